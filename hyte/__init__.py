@@ -1,0 +1,8 @@
+"""Hybrid retrieval in hyperbolic space for small devices. Importing this loads numpy, never torch."""
+
+from hyte.encoder import Encoder
+from hyte.errors import InputError
+from hyte.index import Hit, HybridIndex
+from hyte.settings import Settings
+
+__all__ = ["Encoder", "Hit", "HybridIndex", "InputError", "Settings"]

@@ -1,0 +1,226 @@
+"""`hyte index | add | remove | search | info | check`: index text files and search them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hyte.analyzers import ANALYZERS
+from hyte.encoder import Encoder
+from hyte.errors import InputError, report_errors
+from hyte.fusion import FUSIONS
+from hyte.index import MODES, Hit, HybridIndex
+from hyte.settings import Settings
+from hyte.snippets import snippet
+from hyte.store import INDEX_FILE
+
+SUFFIXES = {".txt", ".md"}
+EXIT_NO_HIT = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point. Returns 0, or 1 where a search finds nothing; errors exit with 2."""
+    options = _parser().parse_args(arguments)
+    with report_errors():
+        return int(options.run(options))
+
+
+def _index(options: argparse.Namespace) -> int:
+    if (options.out / INDEX_FILE).exists() and not options.replace:
+        raise InputError(
+            f"{options.out}: holds an index already: add to it with 'hyte add {options.out} PATH', "
+            "or build it anew with --replace"
+        )
+    settings = Settings().override(
+        analyzer=options.analyzer, window=options.window, overlap=options.overlap, fusion=options.fusion,
+        alpha=options.alpha, candidates=options.candidates,
+    )  # fmt: skip
+    return _add_files(HybridIndex(Encoder.load(options.artifact), settings), options.paths, options.out)
+
+
+def _add(options: argparse.Namespace) -> int:
+    return _add_files(_open(options), options.paths, options.dir)
+
+
+def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
+    counts, skipped = {"added": 0, "updated": 0}, []
+    for path in _text_files(paths):
+        try:
+            replaced = index.add(str(path.resolve()), read_text(path))
+        except (InputError, OSError) as error:
+            skipped.append(f"skipped: {error}")
+        else:
+            counts["updated" if replaced else "added"] += 1
+    sys.stderr.writelines(f"{line}\n" for line in skipped)
+    if not any(counts.values()):
+        raise InputError(f"{', '.join(map(str, paths))}: nothing to index: no readable .txt or .md file there")
+    index.flush(_counter(sum(counts.values())))
+    index.save(folder)
+    empty = f", of them {index.n_empty} without any word" if index.n_empty else ""
+    _say(
+        f"{counts['added']} added, {counts['updated']} updated, {len(skipped)} skipped; "
+        f"{folder} holds {len(index)} documents{empty}, {index.n_chunks} chunks"
+    )
+    return 0
+
+
+def _remove(options: argparse.Namespace) -> int:
+    index = _open(options)
+    for path in options.paths:
+        full = str(path.resolve())
+        found = [p for p in index.paths if p == full or p.startswith(full + os.sep)]
+        if not found:
+            raise InputError(f"{full}: not in the index {options.dir}, which holds {len(index)} documents")
+        for each in found:
+            index.remove(each)
+    index.save(options.dir)
+    _say(f"{options.dir} holds {len(index)} documents, {index.n_chunks} chunks")
+    return 0
+
+
+def _search(options: argparse.Namespace) -> int:
+    index = _open(options)
+    hits = index.search(
+        options.query, options.k, options.alpha, options.candidates, mode=options.mode, fusion=options.fusion
+    )
+    mark = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() and not options.json else ("**", "**")
+    shown = [(hit, snippet(hit.text, options.query, index.tokens, mark)) for hit in hits]
+    if options.json:
+        _say(json.dumps({"query": options.query, "hits": [{**h._asdict(), "snippet": s} for h, s in shown]}, indent=1))
+    else:
+        for rank, (hit, text) in enumerate(shown, 1):
+            _say(_printed(rank, hit, text))
+    return 0 if hits else EXIT_NO_HIT
+
+
+def _printed(rank: int, hit: Hit, text: str) -> str:
+    bm25 = "-" if hit.bm25 is None else f"{hit.bm25:.3f}"
+    lorentz = "-" if hit.lorentz is None else f"{hit.lorentz:.3f}"
+    path = hit.path.encode("utf-8", "backslashreplace").decode()
+    return f"{rank}. {path}  chunk {hit.chunk}  score {hit.score:.4f}  (bm25 {bm25}, lorentz {lorentz})\n   {text}"
+
+
+def _info(options: argparse.Namespace) -> int:
+    index = _open(options)
+    encoder = index.encoder
+    facts: dict[str, Any] = {"documents": len(index), "chunks": index.n_chunks, "empty_documents": index.n_empty}
+    if encoder:
+        facts |= {"artifact": str(encoder.path), "fingerprint": encoder.fingerprint, "pooling": encoder.pooling}
+        facts |= {"P": encoder.power, "K": encoder.k, "dim": encoder.dim}
+    facts |= asdict(index.settings)
+    facts |= {f"{file.name}_bytes": file.stat().st_size for file in sorted(options.dir.iterdir()) if file.is_file()}
+    if options.json:
+        _say(json.dumps(facts, indent=1))
+    else:
+        _say("\n".join(f"{name}: {value}" for name, value in facts.items()))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    index = _open(options)
+    _say(f"{options.dir}: complete and undamaged: {len(index)} documents, {index.n_chunks} chunks")
+    return 0
+
+
+def _open(options: argparse.Namespace) -> HybridIndex:
+    return HybridIndex.load(options.dir, Encoder.load(options.artifact) if options.artifact else None)
+
+
+def _text_files(paths: list[Path]) -> Iterator[Path]:
+    """The named files, and the .txt and .md files below the named folders, each once, in sorted order."""
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder")
+        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        for file in files if path.is_dir() else [path]:
+            if file.resolve() not in seen:
+                seen.add(file.resolve())
+                yield file
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, a byte order mark dropped.
+
+    Raises InputError where it is not a regular file, is binary, or is not UTF-8.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: not a regular file")
+    content = path.read_bytes()
+    if b"\0" in content:
+        raise InputError(
+            f"{path}: binary (a zero byte at offset {content.index(0)}); index a .txt or .md version of it"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        bad = content[error.start]
+        raise InputError(f"{path}: not UTF-8 (byte 0x{bad:02x} at offset {error.start}); convert it first") from error
+
+
+def _counter(total: int) -> Callable[[int], None]:
+    """A progress line on stderr, on terminals only."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\rindexed {done} of {total} files" + ("\n" if done == total else ""))
+
+    return count
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text.encode("utf-8", "replace").decode() + "\n")
+
+
+def _candidates(text: str) -> int | str:
+    return text if text == "all" else int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hyte", description="Hybrid search (BM25 and hyperbolic) over text files.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    index = commands.add_parser("index", help="build an index of .txt and .md files")
+    index.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all below it")
+    index.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the index")
+    index.add_argument("--analyzer", choices=ANALYZERS, help="BM25's tokens (default english)")
+    index.add_argument("--window", type=int, help="words of a chunk (default 300)")
+    index.add_argument("--overlap", type=int, help="words shared by neighbouring chunks (default 60)")
+    index.add_argument("--replace", action="store_true", help="build anew where DIR holds an index already")
+    index.set_defaults(run=_index)
+    for name, run, text in (("add", _add, "add files, or update them"), ("remove", _remove, "remove files or folders")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("dir", type=Path, metavar="DIR", help="folder of the index")
+        command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+        command.set_defaults(run=run)
+    search = commands.add_parser("search", help="search; exit code 1 where nothing is found")
+    search.add_argument("dir", type=Path, metavar="DIR", help="folder of the index")
+    search.add_argument("query")
+    search.add_argument("-k", type=int, default=10, help="documents wanted (default 10)")
+    search.add_argument("--mode", choices=MODES, default="hybrid", help="default hybrid")
+    search.set_defaults(run=_search)
+    for name, run, text in (("info", _info, "sizes and settings"), ("check", _check, "verify all files")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("dir", type=Path, metavar="DIR", help="folder of the index")
+        command.set_defaults(run=run)
+
+    for name, command in commands.choices.items():
+        command.add_argument("--artifact", type=Path, metavar="A", help="artifact folder (default: the recorded one)")
+        if name in ("index", "search"):
+            command.add_argument("--fusion", choices=tuple(FUSIONS), help="default: the index's (minmax)")
+            command.add_argument(
+                "--alpha", type=float, help="1 is BM25 alone, 0 is Lorentz alone (default: the index's)"
+            )
+            command.add_argument("--candidates", type=_candidates, metavar="M", help="chunks to fuse (50), or 'all'")
+        if name in ("search", "info"):
+            command.add_argument("--json", action="store_true", help="print JSON")
+    return parser

@@ -1,0 +1,58 @@
+"""How an index cuts and scores documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hyte.analyzers import check_analyzer
+from hyte.chunking import check_chunking
+from hyte.errors import InputError
+from hyte.fusion import FUSIONS
+
+Candidates = int | Literal["all"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of an index; saved with it. Raises InputError where a value is out of range.
+
+    Attributes:
+        analyzer: one of `hyte.analyzers.ANALYZERS`.
+        window: words of a chunk; None makes a document one chunk.
+        overlap: words shared by neighbouring chunks, 0 <= overlap < window.
+        titled: put the title before every chunk (otherwise title and text are cut as one field).
+        tail: "exact", or "paper" to keep the paper's tails of pure overlap.
+        k1: BM25's saturation of the term frequency, at least 0.
+        b: BM25's length normalisation, 0 to 1.
+        fusion: one of `hyte.fusion.FUSIONS`.
+        alpha: weight of BM25 in [0, 1]; 1 is BM25 alone, 0 is Lorentz alone.
+        candidates: M, the chunks that BM25 hands to fusion, or "all" for exhaustive search.
+    """
+
+    analyzer: str = "english"
+    window: int | None = 300
+    overlap: int = 60
+    titled: bool = False
+    tail: str = "exact"
+    k1: float = 1.2
+    b: float = 0.75
+    fusion: str = "minmax"
+    alpha: float = 0.5
+    candidates: Candidates = 50
+
+    def __post_init__(self) -> None:
+        check_analyzer(self.analyzer)
+        check_chunking(self.window, self.overlap, self.tail)
+        if not (self.k1 >= 0 and 0 <= self.b <= 1):
+            raise InputError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, not k1 = {self.k1}, b = {self.b}")
+        if self.fusion not in FUSIONS:
+            raise InputError(f"fusion {self.fusion!r} is unknown: use one of {', '.join(FUSIONS)}")
+        if not 0.0 <= self.alpha <= 1.0:
+            raise InputError(f"alpha must be in [0, 1] (1 is BM25 alone, 0 is Lorentz alone), not {self.alpha}")
+        if self.candidates != "all" and not (isinstance(self.candidates, int) and self.candidates > 0):
+            raise InputError(f"candidates must be a count above 0 or 'all', not {self.candidates!r}")
+
+    def override(self, **asked: Any) -> Settings:
+        """A copy in which each value that is not None takes the place of the old one."""
+        return replace(self, **{name: value for name, value in asked.items() if value is not None})

@@ -1,0 +1,160 @@
+r"""The flat float32 blob `weights.bin`, and the authors' published matrix files.
+
+`weights.bin` is little-endian, whatever the machine:
+
+| offset | bytes | what |
+|---|---|---|
+| 0 | 8 | magic `HYTEWGT\0` |
+| 8 | 4 | format version, 1 (uint32) |
+| 12 | 4 | dtype of the rows: 0 is float32 (uint32) |
+| 16 | 4 | rows V, the size of the vocabulary (uint32) |
+| 20 | 4 | dims d (uint32) |
+| 24 | 8 | K (float64); the curvature is -1/K |
+| 32 | 8 | P of the trained pooling (float64) |
+| 40 | 16 | trained pooling, ASCII, filled with NUL |
+| 56 | 32 | sha256 of the tokenizer's JSON text |
+| 88 | 32 | sha256 of the rows |
+| 120 | 32 | sha256 of bytes 0 to 119 |
+| 152 | 104 | 0 |
+| 256 | 4 V d | the rows, float32, one row x = W2 ReLU(W1 e) a token id |
+
+The published format (`word_embeds.bin`, `proj_weight.bin` = W1, `proj_out.bin` = W2) is int32 rows, int32 columns and
+float32 values row by row, little-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hyte.errors import InputError
+from hyte.files import atomic_write
+from hyte.geometry import check_k
+from hyte.pooling import check_pooling
+
+MAGIC = b"HYTEWGT\0"
+VERSION = 1
+FLOAT32 = 0
+HEADER = struct.Struct("<8sIIIIdd16s32s32s")
+DATA_OFFSET = 256
+EXPORT_AGAIN = "export the artifact again (python -m export.run)"
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One baked row of space coordinates a token, and how it was trained to be pooled.
+
+    Attributes:
+        rows: (V, d) float32, mapped from the file.
+        k: K of the hyperboloid.
+        pooling: the trained pooling.
+        power: the trained P.
+        tokenizer_sha256: hex digest of the tokenizer that the rows belong to.
+        fingerprint: hex digest of the header, which covers the rows: the identity of these weights.
+    """
+
+    rows: Rows
+    k: float
+    pooling: str
+    power: float
+    tokenizer_sha256: str
+    fingerprint: str
+
+
+def write_weights(
+    path: str | Path, rows: npt.ArrayLike, k: float, pooling: str, power: float, tokenizer_sha256: str
+) -> None:
+    """Write `weights.bin`. Raises InputError where a value is not finite, or the shape is not (V, d)."""
+    table = np.ascontiguousarray(rows, dtype="<f4")
+    if table.ndim != 2 or 0 in table.shape:
+        raise InputError(f"{path}: weights must be a table (tokens, dims), not of shape {table.shape}")
+    check_pooling(pooling, power)
+    _check_finite(table, path, "train again with a lower learning rate")
+    head = HEADER.pack(
+        MAGIC, VERSION, FLOAT32, *table.shape, check_k(k), power, pooling.encode(), bytes.fromhex(tokenizer_sha256),
+        hashlib.sha256(table.data).digest(),
+    )  # fmt: skip
+    with atomic_write(path) as file:
+        file.write((head + hashlib.sha256(head).digest()).ljust(DATA_OFFSET, b"\0"))
+        file.write(table.data)
+
+
+def read_weights(path: str | Path) -> Weights:
+    """Map `weights.bin` into memory, after checking its header, length, checksums and values.
+
+    Raises InputError, with the file and what to do, where anything does not fit.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise InputError(f"{source}: no weights there; {EXPORT_AGAIN}")
+    with source.open("rb") as file:
+        head = file.read(DATA_OFFSET)
+    if not head.startswith(MAGIC):
+        raise InputError(f"{source}: not a HyTE weights file (it begins with {head[:8]!r}, not {MAGIC!r})")
+    if len(head) < DATA_OFFSET:
+        raise InputError(f"{source}: truncated: {len(head)} bytes, the header alone has {DATA_OFFSET}; {EXPORT_AGAIN}")
+    _, version, dtype, count, dims, k, power, pooling, tokenizer, digest = HEADER.unpack_from(head)
+    if version != VERSION:
+        raise InputError(f"{source}: format version {version}, this program reads {VERSION}; {EXPORT_AGAIN}")
+    if hashlib.sha256(head[: HEADER.size]).digest() != head[HEADER.size : HEADER.size + 32]:
+        raise InputError(f"{source}: the header (offset 0) is damaged: its checksum does not fit; {EXPORT_AGAIN}")
+    if dtype != FLOAT32:
+        raise InputError(f"{source}: dtype {dtype} of the rows is unknown, only {FLOAT32} (float32) is; {EXPORT_AGAIN}")
+    _check_length(source, DATA_OFFSET + 4 * count * dims)
+    rows = np.memmap(source, dtype="<f4", mode="r", offset=DATA_OFFSET, shape=(count, dims))
+    if hashlib.sha256(rows.data).digest() != digest:
+        raise InputError(f"{source}: the rows (offset {DATA_OFFSET}) are damaged: checksum differs; {EXPORT_AGAIN}")
+    _check_finite(rows, source, EXPORT_AGAIN)
+    name = pooling.rstrip(b"\0").decode("ascii", "replace")
+    return Weights(rows, check_k(k), name, power, tokenizer.hex(), hashlib.sha256(head).hexdigest())
+
+
+def write_matrix(path: str | Path, matrix: npt.ArrayLike) -> None:
+    """Write a matrix in the authors' published format."""
+    values = np.ascontiguousarray(matrix, dtype="<f4")
+    if values.ndim != 2:
+        raise InputError(f"{path}: expected a matrix, not an array of shape {values.shape}")
+    with atomic_write(path) as file:
+        file.write(struct.pack("<ii", *values.shape))
+        file.write(values.data)
+
+
+def read_matrix(path: str | Path) -> Rows:
+    """Read a matrix in the authors' published format: (rows, columns) float32.
+
+    Raises InputError where the file is missing, its length does not fit its header, or a value is not finite.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise InputError(f"{source}: no such file")
+    with source.open("rb") as file:
+        head = file.read(8)
+    if len(head) < 8:
+        raise InputError(f"{source}: truncated: {len(head)} bytes, the header alone has 8")
+    rows, columns = struct.unpack("<ii", head)
+    if rows <= 0 or columns <= 0:
+        raise InputError(f"{source}: the header says {rows} x {columns}; both must be above 0")
+    _check_length(source, 8 + 4 * rows * columns)
+    matrix = np.fromfile(source, dtype="<f4", offset=8).reshape(rows, columns)
+    _check_finite(matrix, source, "fetch it again")
+    return np.asarray(matrix, dtype=np.float32)
+
+
+def _check_length(path: Path, expected: int) -> None:
+    actual = path.stat().st_size
+    if actual != expected:
+        word = "truncated" if actual < expected else "too long"
+        raise InputError(f"{path}: {word}: {actual} bytes, its header says {expected}; copy or {EXPORT_AGAIN}")
+
+
+def _check_finite(table: Rows, path: str | Path, advice: str) -> None:
+    bad = ~np.isfinite(table).all(axis=1)
+    if bad.any():
+        raise InputError(f"{path}: row {int(np.argmax(bad))} holds a value that is not finite (NaN or inf); {advice}")
