@@ -15,8 +15,9 @@ from hyte.encoder import TOKENIZER_FILE, WEIGHTS_FILE, Encoder
 from hyte.weights import write_weights
 
 ROOT = Path(__file__).parents[1]
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + (
-    "the a cat dog bird fish sat ran mat sea blue red old new cell protein gene drug trial heart vitamin ##s ##ing ##ed , . ?"
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird fish sat ran mat sea blue red old new cell protein gene drug "
+    "trial heart vitamin ##s ##ing ##ed , . ?"
 ).split()
 DIM = 8
 

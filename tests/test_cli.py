@@ -1,0 +1,176 @@
+"""The command line, as a person and as a program use it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hyte.cli import main, read_text
+from hyte.errors import InputError
+
+
+@pytest.fixture
+def notes(tmp_path):
+    folder = tmp_path / "notes"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "cats.txt").write_text("The cat sat. The cats ran.")
+    (folder / "deep" / "sea.md").write_text("blue sea, old fish")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    return folder
+
+
+@pytest.fixture
+def idx(notes, tmp_path, tiny_artifact, capsys):
+    assert main(["index", str(notes), "--out", str(tmp_path / "idx"), "--artifact", str(tiny_artifact)]) == 0
+    capsys.readouterr()
+    return tmp_path / "idx"
+
+
+def fails(arguments, capsys) -> str:
+    """The one line that a command which must exit with 2 prints."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(a) for a in arguments])
+    assert stopped.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_index_says_what_it_did(notes, tmp_path, tiny_artifact, capsys):
+    main(["index", str(notes), "--out", str(tmp_path / "idx"), "--artifact", str(tiny_artifact)])
+    assert "2 added, 0 updated, 0 skipped" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "idx").iterdir()) == ["idx.bin", "paths.txt", "texts.z"]
+
+
+def test_search_prints_path_chunk_scores_and_a_marked_snippet(idx, notes, capsys):
+    assert main(["search", str(idx), "cats"]) == 0
+    first, snippet = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith(f"1. {notes / 'cats.txt'}  chunk 0  score ")
+    assert "(bm25 " in first
+    assert "lorentz -" in first
+    assert snippet.strip() == "The **cat** sat. The **cats** ran."
+
+
+def test_search_json_is_pure_json(idx, notes, capsys):
+    assert main(["search", str(idx), "blue sea", "--json", "-k", "1", "--alpha", "0.3"]) == 0
+    out, err = capsys.readouterr()
+    (hit,) = json.loads(out)["hits"]
+    assert err == ""
+    assert hit["path"] == str(notes / "deep" / "sea.md")
+    assert hit["text"][slice(*hit["span"])] == "blue sea, old fish"
+    assert hit["lorentz"] <= -1.0
+    assert hit["bm25"] > 0
+
+
+def test_search_without_a_hit_exits_with_1(idx, capsys):
+    assert main(["search", str(idx), "protein", "--mode", "bm25"]) == 1
+    assert main(["search", str(idx), "", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["hits"] == []
+
+
+def test_alpha_1_is_bm25_and_alpha_0_is_lorentz_as_the_help_says(idx, capsys):
+    def ranked(*options):
+        main(["search", str(idx), "the sea", "--json", *options])
+        return [hit["path"] for hit in json.loads(capsys.readouterr().out)["hits"]]
+
+    assert ranked("--alpha", "1", "--candidates", "all") == ranked("--mode", "bm25")
+    assert ranked("--alpha", "0", "--candidates", "all") == ranked("--mode", "lorentz")
+    with pytest.raises(SystemExit):
+        main(["search", "--help"])
+    assert "1 is BM25 alone, 0 is Lorentz alone" in " ".join(capsys.readouterr().out.split())
+
+
+def test_add_updates_and_remove_removes_files_and_folders(idx, notes, capsys):
+    (notes / "cats.txt").write_text("A dog ran.")
+    (notes / "new.md").write_text("new protein")
+    assert main(["add", str(idx), str(notes / "cats.txt"), str(notes / "new.md")]) == 0
+    assert "1 added, 1 updated, 0 skipped" in capsys.readouterr().out
+    assert main(["search", str(idx), "cat", "--mode", "bm25"]) == 1
+    assert main(["remove", str(idx), str(notes / "deep")]) == 0
+    assert "holds 2 documents" in capsys.readouterr().out
+    assert main(["search", str(idx), "sea", "--mode", "bm25"]) == 1
+
+
+def test_one_file_under_several_spellings_is_one_document(idx, notes, tmp_path, capsys):
+    (tmp_path / "link").symlink_to(notes)
+    main(["add", str(idx), f"{notes}/./cats.txt", str(tmp_path / "link" / "cats.txt"), str(notes)])
+    assert "0 added, 2 updated" in capsys.readouterr().out
+
+
+def test_info_shows_settings_and_sizes(idx, tiny_artifact, capsys):
+    assert main(["info", str(idx), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["documents"], facts["chunks"], facts["analyzer"], facts["window"]) == (2, 2, "english", 300)
+    assert facts["artifact"] == str(tiny_artifact)
+    assert facts["idx.bin_bytes"] == (idx / "idx.bin").stat().st_size
+    main(["info", str(idx)])
+    assert "pooling: oem_radial\nP: 1.0\n" in capsys.readouterr().out
+
+
+def test_check_verifies(idx, capsys):
+    assert main(["check", str(idx)]) == 0
+    assert "complete and undamaged: 2 documents" in capsys.readouterr().out
+    (idx / "texts.z").write_bytes(b"")
+    assert "texts.z" in fails(["check", idx], capsys)
+
+
+def test_a_bad_file_is_skipped_and_named_and_the_others_are_indexed(notes, tmp_path, tiny_artifact, capsys):
+    (notes / "latin.txt").write_bytes("naïve".encode("latin-1"))
+    (notes / "binary.txt").write_bytes(b"a\0b")
+    (notes / "empty.txt").write_bytes(b"")
+    os.mkfifo(notes / "pipe.txt")
+    (notes / "dangling.txt").symlink_to("nowhere")
+    assert main(["index", str(notes), "--out", str(tmp_path / "i"), "--artifact", str(tiny_artifact)]) == 0
+    out, err = capsys.readouterr()
+    assert "3 added, 0 updated, 2 skipped" in out
+    assert "3 documents, of them 1 without any word" in out
+    assert f"skipped: {notes / 'latin.txt'}: not UTF-8 (byte 0xef at offset 2); convert it first" in err
+    assert f"skipped: {notes / 'binary.txt'}: binary (a zero byte at offset 1)" in err
+
+
+def test_text_is_read_as_bytes_say(tmp_path):
+    path = tmp_path / "dos.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\x1athree\r\n")
+    assert read_text(path) == "one\r\ntwo\x1athree\r\n"
+    with pytest.raises(InputError, match="not a regular file"):
+        read_text(tmp_path)
+
+
+def test_mistakes_are_one_line_and_exit_code_2(idx, notes, tmp_path, tiny_artifact, capsys):
+    artifact = ["--artifact", tiny_artifact]
+    assert "holds an index already" in fails(["index", notes, "--out", idx, *artifact], capsys)
+    assert "no such file" in fails(["index", tmp_path / "none", "--out", tmp_path / "i", *artifact], capsys)
+    (tmp_path / "hollow").mkdir()
+    assert "nothing to index" in fails(["index", tmp_path / "hollow", "--out", tmp_path / "i", *artifact], capsys)
+    assert not (tmp_path / "i").exists()
+    assert "window 5 and overlap 60" in fails(
+        ["index", notes, "--out", tmp_path / "i", "--window", 5, *artifact], capsys
+    )
+    assert "no index there" in fails(["search", tmp_path / "none", "cat"], capsys)
+    assert "alpha must be in [0, 1]" in fails(["search", idx, "cat", "--alpha", 2], capsys)
+    assert "not in the index" in fails(["remove", idx, tmp_path / "other.txt"], capsys)
+    assert "no weights there" in fails(["search", idx, "cat", "--artifact", tmp_path], capsys)
+    (idx / "idx.bin").write_bytes(b"")
+    assert "not a HyTE index" in fails(["search", idx, "cat"], capsys)
+
+
+def test_replace_builds_anew(idx, notes, tiny_artifact, capsys):
+    arguments = ["index", str(notes / "deep"), "--out", str(idx), "--artifact", str(tiny_artifact), "--replace"]
+    assert main(arguments) == 0
+    assert "holds 1 documents" in capsys.readouterr().out
+
+
+def test_output_in_a_pipe_has_no_carriage_returns_or_colours(idx, notes, tmp_path, tiny_artifact):
+    run = [sys.executable, "-m", "hyte"]
+    done = subprocess.run(
+        [*run, "index", str(notes), "--out", str(tmp_path / "i"), "--artifact", str(tiny_artifact)],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    found = subprocess.run([*run, "search", str(idx), "cat"], capture_output=True, check=True)
+    for stream in (done.stdout, done.stderr, found.stdout, found.stderr):
+        assert b"\r" not in stream
+        assert b"\x1b" not in stream

@@ -1,0 +1,144 @@
+"""The torch-free encoder."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyte import geometry
+from hyte import tokenizer as tokens
+from hyte.encoder import Encoder, find_encoder
+from hyte.errors import InputError
+from hyte.pooling import POOLINGS, pool
+from hyte.weights import read_weights, write_weights
+from tests.conftest import DIM, WORDS, make_tokenizer, write_artifact
+
+texts = st.lists(st.lists(st.sampled_from([*WORDS[5:20], "☃", "[CLS]"]), max_size=9).map(" ".join), max_size=6)
+
+
+def test_a_one_token_text_is_its_row_lifted(encoder, tiny_artifact):
+    rows = read_weights(tiny_artifact / "weights.bin").rows
+    for text in ("cat", "[CLS] cat ☃ [SEP] [PAD] [UNK]"):
+        expected = geometry.lift(rows[WORDS.index("cat")])
+        np.testing.assert_allclose(encoder.encode([text])[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("power", [None, 0.0, np.inf])
+def test_points_are_the_pooled_rows(tiny_artifact, pooling, power):
+    encoder = Encoder.load(tiny_artifact, pooling, power)
+    rows = read_weights(tiny_artifact / "weights.bin").rows
+    bag = rows[[WORDS.index(w) for w in ["the", "cat", "sat", "the"]]]
+    expected = pool(bag, pooling, 1.0 if power is None else power)
+    np.testing.assert_allclose(encoder.encode(["The cat sat the"])[0], expected, rtol=1e-5)
+
+
+@settings(deadline=None)
+@given(texts, st.randoms())
+def test_a_text_gives_the_same_bits_in_any_company_and_order(encoder, batch, random):
+    together = encoder.encode(batch)
+    alone = [encoder.encode([text])[0] for text in batch]
+    assert together.tobytes() == np.array(alone, np.float32).reshape(-1, DIM + 1).tobytes()
+    for text, point in zip(batch, together, strict=True):
+        words = text.split()
+        random.shuffle(words)
+        assert encoder.encode([" ".join(words)])[0].tobytes() == point.tobytes()
+
+
+def test_thread_count_does_not_change_a_bit(tiny_artifact):
+    code = (
+        "import sys, hashlib; from hyte import Encoder; e = Encoder.load(sys.argv[1]);"
+        "print(hashlib.sha256(e.encode(['the cat sat ' * 3000, 'sea']).tobytes()).hexdigest())"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(tiny_artifact)], env={"OPENBLAS_NUM_THREADS": n, "RAYON_NUM_THREADS": n},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for n in ("1", "2", "8")
+    }  # fmt: skip
+    assert len(outputs) == 1
+
+
+@settings(deadline=None)
+@given(texts)
+def test_a_concatenation_pools_as_the_sum_of_its_parts_does(encoder, batch):
+    joined = encoder.encode([" ".join(batch)])[0]
+    ids = [i for each in tokens.token_ids(encoder.tokenizer, batch) for i in each] if batch else []
+    expected = encoder.pool(ids) if ids else geometry.origin(DIM)
+    np.testing.assert_allclose(joined, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\u200b", "🫥", "☃☃☃", "[CLS][SEP]", "x" * 300])
+def test_a_text_without_known_tokens_is_the_origin_and_flagged(encoder, text):
+    points, known = encoder.encode_with_flags(["cat", text])
+    assert list(known) == [True, False]
+    np.testing.assert_array_equal(points[1], geometry.origin(DIM).astype(np.float32))
+
+
+def test_lone_surrogates_are_replaced_and_do_not_stop_the_batch(encoder):
+    np.testing.assert_array_equal(*encoder.encode(["cat \ud800", "cat ?"]))
+
+
+def test_nothing_to_encode_gives_no_points(encoder):
+    assert encoder.encode([]).shape == (0, DIM + 1)
+    assert encoder.encode([]).dtype == np.float32
+
+
+@pytest.mark.parametrize("bad", [[None], ["a", 5], ["a", "b", ["x"]], "text"])
+def test_what_is_not_a_text_is_named(encoder, bad):
+    with pytest.raises(TypeError, match="one string" if bad == "text" else f"text {len(bad) - 1} is"):
+        encoder.encode(bad)
+
+
+def test_long_texts_are_not_cut(encoder):
+    assert not np.array_equal(*encoder.encode(["cat " * 300 + "sea", "cat " * 300]))
+
+
+def test_more_tokens_than_rows_are_refused(tmp_path, tiny_tokenizer_file):
+    folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["extra"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(InputError, match=rf"ids up to {len(WORDS)}, the weights only {len(WORDS)} rows"):
+        Encoder.load(folder)
+
+
+def test_more_rows_than_tokens_are_fine(tmp_path, tiny_tokenizer_file):
+    folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
+    digest = tokens.fingerprint(tokens.load_tokenizer(tiny_tokenizer_file))
+    write_weights(folder / "weights.bin", np.ones((len(WORDS) + 9, DIM)), 1.0, "oem", 1.0, digest)
+    assert Encoder.load(folder).encode(["cat"]).shape == (1, DIM + 1)
+
+
+def test_another_tokenizer_is_refused(tmp_path, tiny_tokenizer_file):
+    folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
+    text = (folder / "tokenizer.json").read_text()
+    assert '"cat":' in text
+    (folder / "tokenizer.json").write_text(text.replace('"cat":', '"cot":'))
+    with pytest.raises(InputError, match="is not the one that weights.bin was made for"):
+        Encoder.load(folder)
+
+
+def test_missing_and_broken_files_are_named(tmp_path, tiny_tokenizer_file):
+    with pytest.raises(InputError, match="no weights there"):
+        Encoder.load(tmp_path)
+    folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="not a tokenizer.json"):
+        Encoder.load(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="no tokenizer file there"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize("override", [{"pooling": "oem"}, {"power": 3.0}])
+def test_the_fingerprint_tells_settings_apart_and_finds_its_artifact(tiny_artifact, encoder, override):
+    other = Encoder.load(tiny_artifact, **override)
+    assert other.fingerprint != encoder.fingerprint
+    assert find_encoder(other.record, None, "idx").fingerprint == other.fingerprint
+    with pytest.raises(InputError, match=r"idx: built with artifact .*--artifact"):
+        find_encoder(other.record, encoder, "idx")

@@ -1,0 +1,338 @@
+"""HybridIndex: six documents with rankings worked out here, and the rules of DESIGN section 2."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyte import Encoder, HybridIndex, InputError, Settings, geometry
+from hyte.bm25 import BM25
+from hyte.fusion import FUSIONS
+from tests.conftest import WORDS, write_artifact
+
+DOCUMENTS = {
+    "cats": "The cat sat, the cat ran",
+    "dogs": "A dog ran",
+    "sea": "blue fish sat in the blue sea",
+    "cell": "cell protein gene",
+    "drug": "drug trial, new drug",
+    "unknown": "☃ ☃☃",
+    "empty": "  \n",
+}
+WHOLE = Settings(analyzer="alnum", window=None, fusion="paper")
+corpora = st.lists(st.lists(st.sampled_from([*WORDS[5:18], "☃"]), max_size=8).map(" ".join), min_size=1, max_size=9)
+queries = st.lists(st.sampled_from([*WORDS[5:18], "☃"]), max_size=4).map(" ".join)
+
+
+def build(encoder, documents=DOCUMENTS, settings=WHOLE) -> HybridIndex:
+    index = HybridIndex(encoder, settings)
+    for path, text in documents.items():
+        index.add(path, text)
+    return index
+
+
+@pytest.fixture(scope="module")
+def index(encoder) -> HybridIndex:
+    return build(encoder)
+
+
+def names(hits) -> list[str]:
+    return [hit.path for hit in hits]
+
+
+def test_bm25_alone_finds_what_holds_a_query_word_in_the_order_of_bm25(index):
+    bm25 = BM25()
+    bm25.add([text.lower().replace(",", "").split() for text in DOCUMENTS.values()][:5] + [[]])
+    scores = bm25.scores(["cat", "ran"])
+    hits = index.search("cat ran", mode="bm25")
+    assert names(hits) == ["cats", "dogs"]
+    assert [hit.score for hit in hits] == pytest.approx([scores[0], scores[1]], rel=1e-12)
+    assert hits[0].lorentz is None
+    assert hits[0].text == "The cat sat, the cat ran"
+
+
+def test_lorentz_alone_ranks_all_by_inner_product_and_unknown_texts_last(index, encoder):
+    query = encoder.encode(["new sea"])[0].astype(np.float64)
+    known = [path for path in DOCUMENTS if path not in ("unknown", "empty")]
+    inner = {path: float(geometry.inner(encoder.encode([DOCUMENTS[path]])[0], query)) for path in known}
+    hits = index.search("new sea", mode="lorentz")
+    assert names(hits) == [*sorted(known, key=lambda path: -inner[path]), "unknown"]
+    t_q = query[0]
+    for hit in hits[:-1]:
+        t_d = encoder.encode([DOCUMENTS[hit.path]])[0, 0]
+        assert hit.lorentz == pytest.approx(inner[hit.path], abs=1e-5 * t_d * t_q)
+    assert hits[-1].lorentz is None
+
+
+@pytest.mark.parametrize("candidates", [50, "all"])
+def test_hybrid_mixes_both_scores_by_eqs_10_to_12(index, candidates):
+    hits = index.search("the blue cat", alpha=0.4, candidates=candidates)
+    top = max(hit.bm25 for hit in hits)
+    for hit in hits:
+        logistic = 0.0 if hit.lorentz is None else 1 / (1 + np.exp(-(hit.lorentz + 2)))
+        assert hit.score == pytest.approx(0.4 * hit.bm25 / top + 0.6 * logistic, rel=1e-9)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert len(hits) == (2 if candidates == 50 else 6)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@settings(deadline=None, max_examples=40)
+@given(documents=corpora, query=queries)
+def test_the_ends_of_alpha_are_the_single_rankers_exactly(encoder, fusion, documents, query):
+    index = build(encoder, {str(i): text for i, text in enumerate(documents)})
+    lexical = names(index.search(query, k=99, mode="bm25"))
+    for candidates in (3, "all"):
+        assert names(index.search(query, k=99, alpha=1.0, candidates=candidates, fusion=fusion)) == lexical
+    dense = names(index.search(query, k=99, mode="lorentz"))
+    assert names(index.search(query, k=99, alpha=0.0, candidates="all", fusion=fusion)) == dense
+
+
+@settings(deadline=None, max_examples=40)
+@given(documents=corpora, query=queries)
+def test_two_stages_order_the_candidates_as_lorentz_does_at_alpha_0_then_go_on_with_bm25(encoder, documents, query):
+    index = build(encoder, {str(i): text for i, text in enumerate(documents)})
+    lexical = names(index.search(query, k=99, mode="bm25"))
+    if not lexical or not encoder.encode_with_flags([query])[1][0]:
+        return
+    dense = [path for path in names(index.search(query, k=99, mode="lorentz")) if path in lexical[:3]]
+    assert names(index.search(query, k=99, alpha=0.0, candidates=3)) == dense + lexical[3:]
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_the_number_of_results_does_not_change_their_order_or_scores(index, fusion):
+    for candidates in (3, "all"):
+        longest = index.search("the blue cat ran", 100, candidates=candidates, fusion=fusion)
+        for k in (1, 2, 5):
+            assert index.search("the blue cat ran", k, candidates=candidates, fusion=fusion) == longest[:k]
+
+
+def test_what_only_lorentz_ranks_first_comes_up_if_it_is_among_the_candidates(encoder):
+    # Unknown tokens lengthen the gold document for BM25 and leave its point where the query's is.
+    documents = {f"d{i}": "cat " + "dog " * (i + 1) for i in range(60)} | {"gold": "cat " + "☃ " * 70}
+    index = build(encoder, documents, Settings(analyzer="whitespace", window=None))
+    assert names(index.search("cat", 99, mode="bm25"))[-1] == "gold"
+    assert names(index.search("cat", 1, mode="lorentz")) == ["gold"]
+    assert names(index.search("cat", 5, alpha=0.0, candidates=100))[0] == "gold"
+    assert names(index.search("cat", 5, alpha=0.0, candidates="all"))[0] == "gold"
+    assert "gold" not in names(index.search("cat", 5, alpha=0.0, candidates=10))
+
+
+def test_more_results_than_there_are(index):
+    assert len(index.search("the", 1000, candidates=1000)) == 2
+    assert index.search("the", 0) == []
+    with pytest.raises(InputError, match="k must be at least 0, not -1"):
+        index.search("the", -1)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "bm25", "lorentz"])
+@pytest.mark.parametrize("n", [0, 1])
+def test_tiny_indexes_answer(encoder, mode, n):
+    index = build(encoder, dict(list(DOCUMENTS.items())[:n]))
+    assert len(index.search("cat", 10, mode=mode)) == n
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "bm25", "lorentz"])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("query", ["", "   ", "\n"])
+def test_an_empty_query_finds_nothing(index, mode, alpha, query):
+    assert index.search(query, mode=mode, alpha=alpha) == []
+
+
+def test_a_query_without_known_tokens_is_ranked_by_bm25_alone(encoder):
+    index = build(encoder, settings=Settings(analyzer="whitespace", window=None))
+    lexical = index.search("☃☃ ☃", mode="bm25")
+    assert names(lexical) == ["unknown"]
+    for mode in ("hybrid", "lorentz"):
+        assert index.search("☃☃ ☃", mode=mode, alpha=0.0) == lexical
+        assert index.search("🙂", mode=mode) == []
+
+
+def test_where_bm25_finds_nothing_hybrid_is_lorentz(index):
+    assert names(index.search("red", alpha=0.7)) == names(index.search("red", mode="lorentz"))
+    assert index.search("red", alpha=1.0) == []
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "bm25", "lorentz"])
+@pytest.mark.parametrize("candidates", [2, "all"])
+def test_an_excluded_document_is_left_out_before_anything_is_ranked(encoder, index, mode, candidates):
+    ask = {"mode": mode, "candidates": candidates}
+    full, without = (names(index.search("the cat ran", 99, exclude=path, **ask)) for path in (None, "cats"))
+    assert "cats" in full
+    if mode != "hybrid":  # there the maximum of BM25, and so the mix, changes with what is left
+        assert without == [path for path in full if path != "cats"]
+    assert "cats" not in without
+    assert len(without) == len(full) - 1
+    assert names(index.search("the cat ran", 99, exclude="no such", **ask)) == full
+
+
+def test_documents_come_once_at_their_best_chunk(encoder):
+    cut = Settings(analyzer="alnum", window=2, overlap=0)
+    index = build(encoder, {"long": "dog ran sea cat cat cat the a", "short": "cat mat"}, cut)
+    hits = index.search("cat", mode="bm25")
+    assert sorted(names(hits)) == ["long", "short"]
+    hit = next(hit for hit in hits if hit.path == "long")
+    assert (hit.chunk, hit.text, hit.span) == (2, "cat cat", (16, 23))
+
+
+def test_chunks_are_gathered_until_enough_documents_are_full(encoder):
+    cut = Settings(analyzer="alnum", window=1, overlap=0)
+    index = build(encoder, {"flood": "cat " * 200} | {f"d{i}": f"cat {'dog ' * i}" for i in range(9)}, cut)
+    for mode in ("hybrid", "bm25", "lorentz"):
+        found = names(index.search("cat", 5, mode=mode, candidates=50))
+        assert len(set(found)) == len(found) == 5
+
+
+def test_identical_texts_keep_both_paths(encoder):
+    assert sorted(names(build(encoder, {"a": "cat", "b": "cat"}).search("cat"))) == ["a", "b"]
+
+
+def test_titles_stand_before_the_text_or_before_every_chunk(encoder):
+    plain, titled = (
+        HybridIndex(encoder, Settings(analyzer="alnum", window=2, overlap=0, titled=on)) for on in (False, True)
+    )
+    for index in (plain, titled):
+        index.add("d", "dog ran sea", "Cat")
+        index.add("only title", "", "red mat")
+    assert (plain.n_chunks, titled.n_chunks) == (3, 3)
+    assert [hit.chunk for hit in plain.search("cat", mode="bm25")] == [0]
+    assert titled.search("cat sea", mode="bm25")[0].text == "sea"
+    assert names(titled.search("mat", mode="bm25")) == ["only title"]
+
+
+def test_empty_documents_are_counted_and_found_by_nothing(index):
+    assert (len(index), index.n_chunks, index.n_empty) == (7, 6, 1)
+    for mode in ("hybrid", "bm25", "lorentz"):
+        assert "empty" not in names(index.search("the cat sat", 99, mode=mode, candidates="all"))
+
+
+def test_adding_a_path_again_replaces_its_text(encoder):
+    index = build(encoder)
+    assert index.add("cats", "old mat") is True
+    assert index.add("more", "red fish") is False
+    assert names(index.search("cat", mode="bm25")) == []
+    assert names(index.search("mat", mode="bm25")) == ["cats"]
+    assert index.add("cats", "new cat") is True
+    assert index.add("cats", "new cat") is True
+    assert names(index.search("mat", mode="bm25")) == []
+    assert len(index) == len(DOCUMENTS) + 1 == len(index.paths)
+
+
+def test_removed_documents_are_gone_and_removing_what_is_not_there_is_an_error(encoder):
+    index = build(encoder)
+    index.remove("cats")
+    assert "cats" not in index
+    assert names(index.search("cat", mode="bm25")) == []
+    assert len(index) == len(DOCUMENTS) - 1
+    with pytest.raises(InputError, match="cats: not in the index, which holds 6 documents"):
+        index.remove("cats")
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), corpora.map(" ".join))), max_size=8), queries)
+def test_any_sequence_of_changes_searches_as_a_fresh_build(encoder, steps, query):
+    settings_ = Settings(analyzer="alnum", window=3, overlap=1)
+    index, current = HybridIndex(encoder, settings_), {}
+    for path, text in steps:
+        if text is not None:
+            index.add(path, text)
+            current.pop(path, None)
+            current[path] = text
+        elif path in current:
+            index.remove(path)
+            del current[path]
+        if text and len(text) % 2:
+            index.flush()
+    fresh = build(encoder, current, settings_)
+    for mode in ("hybrid", "bm25", "lorentz"):
+        assert index.search(query, 99, mode=mode) == fresh.search(query, 99, mode=mode)
+
+
+def test_an_interrupted_flush_loses_nothing(encoder):
+    index = build(encoder)
+
+    def interrupt(done):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        index.flush(interrupt)
+    assert names(index.search("cat ran", mode="bm25")) == ["cats", "dogs"]
+
+
+def test_progress_counts_every_document(encoder):
+    done = []
+    build(encoder, {str(i): "cat" for i in range(600)}).flush(done.append)
+    assert sum(done) == 600
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"alpha": 1.5}, r"alpha must be in \[0, 1\]"),
+        ({"alpha": float("nan")}, r"alpha must be in \[0, 1\]"),
+        ({"candidates": 0}, "candidates must be a count above 0"),
+        ({"fusion": "sum"}, "fusion 'sum' is unknown"),
+        ({"mode": "dense"}, "mode 'dense' is unknown"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(index, wrong, message):
+    with pytest.raises(InputError, match=message):
+        index.search("cat", **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"window": 5, "overlap": 5}, {"analyzer": "x"}, {"k1": -1}, {"b": 2}, {"tail": "x"}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InputError):
+        Settings(**wrong)
+
+
+def test_what_is_not_text_is_refused_with_its_path(encoder):
+    index = build(encoder)
+    with pytest.raises(TypeError, match="'x': the text is NoneType"):
+        index.add("x", None)
+    assert len(index) == len(DOCUMENTS)
+
+
+def test_an_index_without_encoder_does_bm25_only(encoder):
+    index = build(None)
+    assert index.search("cat ran", mode="bm25") == build(encoder).search("cat ran", mode="bm25")
+    with pytest.raises(InputError, match="mode hybrid needs an artifact"):
+        index.search("cat")
+
+
+def test_saved_and_loaded_the_index_answers_the_same(encoder, tmp_path):
+    tuned = Settings(
+        analyzer="whitespace", window=2, overlap=1, k1=0.9, b=0.4, fusion="rrf", alpha=0.3, candidates="all"
+    )
+    index = build(encoder, settings=tuned)
+    index.save(tmp_path / "idx")
+    loaded = HybridIndex.load(tmp_path / "idx")
+    assert loaded.settings == tuned
+    assert loaded.encoder.path == encoder.path
+    assert (loaded.paths, loaded.n_chunks, loaded.n_empty) == (index.paths, index.n_chunks, index.n_empty)
+    for query in ("the cat", "blue", "☃", "red"):
+        for mode in ("hybrid", "bm25", "lorentz"):
+            assert loaded.search(query, mode=mode) == index.search(query, mode=mode)
+    loaded.add("more", "the red fish")
+    loaded.remove("sea")
+    loaded.save(tmp_path / "idx")
+    again = HybridIndex.load(tmp_path / "idx")
+    assert names(again.search("fish", mode="bm25")) == ["more"]
+
+
+def test_an_index_opens_only_with_the_artifact_that_built_it(encoder, tmp_path, tiny_tokenizer_file):
+    artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, seed=1)
+    build(Encoder.load(artifact)).save(tmp_path / "idx")
+    with pytest.raises(InputError, match="built with artifact .* or build the index anew"):
+        HybridIndex.load(tmp_path / "idx", encoder)
+    moved = artifact.rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="built with artifact .* or build the index anew"):
+        HybridIndex.load(tmp_path / "idx")
+    assert HybridIndex.load(tmp_path / "idx", Encoder.load(moved)).search("cat")
+
+
+def test_an_empty_index_saves_loads_and_grows(encoder, tmp_path):
+    HybridIndex(encoder).save(tmp_path / "idx")
+    index = HybridIndex.load(tmp_path / "idx")
+    assert index.search("cat") == []
+    index.add("a", "cat")
+    assert names(index.search("cat")) == ["a"]

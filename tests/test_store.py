@@ -1,0 +1,147 @@
+"""The three index files: damage and mixtures are refused in one line, odd paths survive."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyte import HybridIndex, InputError, Settings, store
+
+FILES = ("idx.bin", "texts.z", "paths.txt")
+ODD_PATHS = [
+    "a\nb.txt", "c\rd.txt", b"bad\xff.txt".decode("utf-8", "surrogateescape"), "u\u2028x.txt", "x\x0by.txt",
+    " lead.txt", "trail ", "🙂" * 250, "back\\slash\\n", "\\xff", "", "日本/1", "\ud800",
+]  # fmt: skip
+
+
+@pytest.fixture
+def saved(encoder, tmp_path):
+    index = HybridIndex(encoder, Settings(analyzer="alnum", window=3, overlap=1))
+    for name in ("a", "b", "c"):
+        index.add(f"{name}.txt", f"the {name} cat sat, blue sea")
+    index.save(tmp_path / "idx")
+    return tmp_path / "idx"
+
+
+def test_the_matrix_is_one_aligned_float32_block_where_the_head_says(saved, encoder):
+    raw = (saved / "idx.bin").read_bytes()
+    magic, version, length, _ = struct.unpack_from("<8sII32s", raw)
+    assert (magic, version) == (b"HYTEIDX\0", 1)
+    head = json.loads(raw[48 : 48 + length])
+    section = head["sections"]["points"]
+    offset = -(-(48 + length) // 64) * 64 + section["offset"]
+    assert offset % 64 == 0
+    matrix = np.frombuffer(raw, "<f4", np.prod(section["shape"]), offset).reshape(section["shape"])
+    np.testing.assert_array_equal(matrix[0], encoder.encode(["the a cat"])[0])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_flipped_byte_is_refused_or_harmless(saved, name):
+    raw = (saved / name).read_bytes()
+    expected = HybridIndex.load(saved).search("blue cat")
+    refused = 0
+    for offset in range(len(raw)):
+        (saved / name).write_bytes(raw[:offset] + bytes([raw[offset] ^ 0x10]) + raw[offset + 1 :])
+        try:
+            found = HybridIndex.load(saved).search("blue cat")
+        except InputError as error:
+            refused += str(saved / name) in str(error)
+        else:
+            assert found == expected
+    assert refused >= 0.8 * len(raw)  # what is left is padding between sections
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_truncation_is_refused_and_names_the_file(saved, name):
+    raw = (saved / name).read_bytes()
+    for length in [*range(0, len(raw), 7), len(raw) - 1]:
+        (saved / name).write_bytes(raw[:length])
+        with pytest.raises(InputError, match=name):
+            HybridIndex.load(saved)
+    (saved / name).write_bytes(raw + b"x")
+    with pytest.raises(InputError, match=name):
+        HybridIndex.load(saved)
+    (saved / name).unlink()
+    with pytest.raises(InputError, match=name):
+        HybridIndex.load(saved)
+
+
+@pytest.mark.parametrize("name", ["texts.z", "paths.txt"])
+def test_files_of_two_saves_are_never_read_together(saved, encoder, tmp_path, name):
+    other = HybridIndex(encoder, Settings(analyzer="alnum", window=3, overlap=1))
+    for letter in "xyz":  # as many documents, of the same lengths
+        other.add(f"{letter}.txt", f"the {letter} cat sat, blue sea")
+    other.save(tmp_path / "other")
+    (saved / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    with pytest.raises(InputError, match=f"{name}.*another save"):
+        HybridIndex.load(saved)
+
+
+def test_another_format_version_is_named(saved):
+    raw = bytearray((saved / "idx.bin").read_bytes())
+    raw[8] = 7
+    (saved / "idx.bin").write_bytes(raw)
+    with pytest.raises(InputError, match="format version 7, this program reads 1"):
+        HybridIndex.load(saved)
+
+
+def test_a_nan_among_the_points_is_refused(encoder, tmp_path, monkeypatch):
+    index = HybridIndex(encoder)
+    index.add("a", "cat")
+    index.flush()
+    index._chunks.points[0, 1] = np.nan
+    index.save(tmp_path / "idx")
+    with pytest.raises(InputError, match="section points holds a value that is not finite"):
+        HybridIndex.load(tmp_path / "idx")
+
+
+def test_a_save_that_fails_leaves_the_old_index_and_no_temporary_file(saved, encoder, monkeypatch):
+    before = {name: (saved / name).read_bytes() for name in FILES}
+    index = HybridIndex.load(saved)
+    index.add("d.txt", "red fish")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        index.save(saved)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+
+
+def test_an_index_on_a_read_only_medium_is_searched_without_writing(saved):
+    for path in [*saved.iterdir(), saved]:
+        path.chmod(0o500)
+    before = sorted(path.stat().st_mtime_ns for path in saved.iterdir())
+    assert HybridIndex.load(saved).search("cat")
+    assert sorted(path.stat().st_mtime_ns for path in saved.iterdir()) == before
+
+
+def test_odd_paths_survive_one_a_line(encoder, tmp_path):
+    index = HybridIndex(encoder)
+    for path in ODD_PATHS:
+        index.add(path, "cat")
+    index.save(tmp_path)
+    assert HybridIndex.load(tmp_path).paths == ODD_PATHS
+    assert (tmp_path / "paths.txt").read_bytes().count(b"\n") == len(ODD_PATHS)
+
+
+@given(st.text(st.characters()))
+def test_paths_are_escaped_reversibly_and_without_line_breaks(path):
+    line = store.escape_path(path)
+    assert store.unescape_path(line) == path
+    assert b"\n" not in line
+    assert b"\r" not in line
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", "é" * 70_000, "", "short", "x" * (1 << 16), "\ud800 end"]])
+def test_texts_are_read_one_by_one_across_block_borders(encoder, tmp_path, texts):
+    index = HybridIndex(encoder)
+    for i, text in enumerate(texts):
+        index.add(str(i), text)
+    index.save(tmp_path)
+    assert list(store.load(tmp_path).texts) == texts
