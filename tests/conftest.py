@@ -69,3 +69,19 @@ def tiny_artifact(tmp_path_factory, tiny_tokenizer_file) -> Path:
 @pytest.fixture(scope="session")
 def encoder(tiny_artifact) -> Encoder:
     return Encoder.load(tiny_artifact)
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory, tiny_tokenizer_file) -> Path:
+    """A BERT of random weights, 16 dimensions wide, saved as transformers saves models."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    BertModel(config).save_pretrained(folder)
+    BertTokenizerFast(tokenizer_file=str(tiny_tokenizer_file)).save_pretrained(folder)
+    return folder

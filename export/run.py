@@ -1,0 +1,173 @@
+"""Export a checkpoint: `python -m export.run checkpoint=… out=DIR` (settings: conf/export.yaml)."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import numpy.typing as npt
+import torch
+from omegaconf import DictConfig
+
+from export.onnx import BakedEncoder, flat, run_onnx, write_onnx
+from hyte import tokenizer as tokenizers
+from hyte.encoder import TOKENIZER_FILE, WEIGHTS_FILE, Encoder
+from hyte.errors import InputError, report_errors
+from hyte.nn.encoder import HyteEncoder
+from hyte.nn.projection import Projection
+from hyte.weights import write_matrix, write_weights
+from training.checkpoint import Checkpoint, load_checkpoint
+from training.tokens import TokenTable, load_tokens
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+ONNX_FILE, CONFIG_FILE = "model.onnx", "config.json"
+FORMATS = ("hyte", "published")
+PARITY = 1e-4
+
+# What the three backends must agree on before an export counts.
+PARITY_TEXTS = [
+    "what is hyperbolic geometry?",
+    "",
+    "☃☃ \u200b",
+    "[CLS] dog [SEP] [PAD] [UNK]",
+    "a long text of five thousand words " * 715,
+    "price 🙂 list, naïve café CAFE\u0301 Ωmega",
+    "混合检索 系统 日本語のテキスト 한국어",
+    "x" * 300,
+    "the the the",
+]
+
+
+def export(
+    checkpoint: str, out: str, tokens: str | None = None, tokens_path: str | None = None, artifact_format: str = "hyte"
+) -> dict[str, Any]:
+    """Write an artifact folder: model.onnx, weights.bin, tokenizer.json, config.json; all of them or none.
+
+    Args:
+        checkpoint: what `training.checkpoint.load_checkpoint` reads.
+        out: the folder.
+        tokens: name of the token table, if it is not to be the recorded one.
+        tokens_path: folder of the token table's model; by default the recorded one.
+        artifact_format: "published" adds the authors' word_embeds.bin, proj_weight.bin and proj_out.bin.
+
+    Returns the contents of config.json. Raises InputError where table and checkpoint do not belong together, and
+    RuntimeError where torch, onnxruntime and the runtime do not agree within 1e-4 |b| a point.
+    """
+    if artifact_format not in FORMATS:
+        raise InputError(f"format={artifact_format} is unknown: use one of {', '.join(FORMATS)}")
+    trained = load_checkpoint(checkpoint)
+    table = _table(trained, tokens, tokens_path)
+    projection = Projection(trained.state["w1"], trained.state["w2"])
+    pooling, power = trained.config["pooling"]["name"], float(trained.config["pooling"]["power"])
+    model = HyteEncoder(table.table, projection, trained.config["k"], pooling, power).eval()
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
+        config = _write(Path(scratch), model, table, trained)
+        if artifact_format == "published":
+            _write_published(Path(scratch), table, projection)
+        for file in sorted(Path(scratch).iterdir(), key=lambda file: file.name == WEIGHTS_FILE):
+            os.replace(file, folder / file.name)
+    return config
+
+
+def _table(trained: Checkpoint, name: str | None, path: str | None) -> TokenTable:
+    recorded = trained.config["tokens"]
+    table = load_tokens(name or recorded["name"], path or recorded.get("path"))
+    width, wanted = table.table.shape[1], trained.state["w1"].shape[1]
+    if width != wanted:
+        raise InputError(f"{table.source}: rows of {width} dimensions, the checkpoint was trained on {wanted}")
+    digest, expected = tokenizers.fingerprint(table.tokenizer), recorded.get("tokenizer_sha256")
+    if expected not in (None, digest):
+        raise InputError(
+            f"{table.source}: its tokenizer (sha256 {digest[:12]}) is not the checkpoint's ({expected[:12]}): "
+            "name the model it was trained on with tokens=NAME tokens.path=FOLDER"
+        )
+    return table
+
+
+def _write(folder: Path, model: HyteEncoder, table: TokenTable, trained: Checkpoint) -> dict[str, Any]:
+    rows = model.baked()
+    digest = tokenizers.fingerprint(table.tokenizer)
+    table.tokenizer.save(str(folder / TOKENIZER_FILE), pretty=False)
+    write_weights(folder / WEIGHTS_FILE, rows, model.k, model.pooling, model.power, digest)
+    write_onnx(folder / ONNX_FILE, BakedEncoder(rows, model.pooling, model.power, model.k))
+    config = {
+        "format": 1,
+        "k": model.k,
+        "pooling": model.pooling,
+        "power": str(model.power),  # text: JSON has no infinity
+        "rows": len(rows),
+        "dim": rows.shape[1],
+        "never_pooled_ids": sorted(tokenizers.special_ids(table.tokenizer)),
+        "tokenizer_sha256": digest,
+        "parity": check_parity(folder, model),
+        "training": trained.config,
+    }
+    (folder / CONFIG_FILE).write_text(json.dumps(_plain(config), indent=1, allow_nan=False) + "\n")
+    return config
+
+
+def check_parity(folder: Path, model: HyteEncoder) -> dict[str, float]:
+    """Largest |a - b| / |b| a point of torch and of onnxruntime against the runtime, over `PARITY_TEXTS`.
+
+    Raises RuntimeError where one is above 1e-4.
+    """
+    encoder = Encoder.load(folder)
+    bags = tokenizers.token_ids(encoder.tokenizer, PARITY_TEXTS)
+    ids, offsets = map(torch.from_numpy, flat(bags))
+    with torch.no_grad():  # float64, since float32 sums of OEM lose digits far out: its midpoint is a difference
+        points = copy.deepcopy(model).double()(ids, offsets)[0].numpy()
+    runtime = encoder.encode(PARITY_TEXTS)
+    found = {
+        "torch": _difference(points, runtime),
+        "onnxruntime": _difference(run_onnx(folder / ONNX_FILE, bags), runtime),
+        "onnxruntime_one_by_one": max(
+            _difference(run_onnx(folder / ONNX_FILE, [bag]), runtime[i : i + 1]) for i, bag in enumerate(bags)
+        ),
+    }
+    worst = max(found.values())
+    if not worst <= PARITY:
+        raise RuntimeError(f"{folder}: backends differ by {worst:.1e} |b| (at most {PARITY:.0e}): {found}")
+    return found
+
+
+def _difference(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
+    apart = np.linalg.norm(a.astype(np.float64) - b, axis=1) / np.linalg.norm(b.astype(np.float64), axis=1)
+    return float(apart.max())
+
+
+def _write_published(folder: Path, table: TokenTable, projection: Projection) -> None:
+    write_matrix(folder / "word_embeds.bin", table.table)
+    write_matrix(folder / "proj_weight.bin", projection.w1.detach().numpy())
+    write_matrix(folder / "proj_out.bin", projection.w2.detach().numpy())
+
+
+def _plain(value: Any) -> Any:
+    """`value` with numbers that JSON has no name for as text."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="export")
+def main(config: DictConfig) -> None:
+    """Hydra's entry point: exports and prints what was written."""
+    with report_errors():
+        name, path = config.tokens.name, config.tokens.path
+        written = export(config.checkpoint, config.out, name, path, config.format)
+        worst = max(written["parity"].values())
+        sys.stdout.write(f"{config.out}: {written['rows']} rows, parity {worst:.1e} (at most {PARITY:.0e})\n")
+
+
+if __name__ == "__main__":
+    main()

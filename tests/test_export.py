@@ -1,0 +1,136 @@
+"""Export: torch, onnxruntime and the runtime give the same points, or nothing is written."""
+
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import export.run
+from export.onnx import BakedEncoder, flat, run_onnx, write_onnx
+from export.run import PARITY_TEXTS
+from export.run import export as run_export
+from hyte import Encoder, InputError
+from hyte.pooling import pool
+from hyte.weights import read_matrix, read_weights
+from tests.conftest import WORDS
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.tokens import load_tokens
+
+
+def write_checkpoint(folder, bert, pooling="oem_radial", power=1.0, k=1.0, dim=16):
+    generator = torch.Generator().manual_seed(1)
+    state = {
+        "w1": torch.randn(12, dim, generator=generator),
+        "w2": torch.randn(dim, 12, generator=generator),
+        "log_scale": torch.tensor(1.0),
+    }
+    tokens = {"name": "bge_small", "path": str(bert)}
+    path = folder / "checkpoint.safetensors"
+    save_checkpoint(path, state, {"k": k, "pooling": {"name": pooling, "power": power}, "tokens": tokens})
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path, tiny_bert):
+    return write_checkpoint(tmp_path, tiny_bert)
+
+
+@pytest.mark.parametrize("pooling", ["oem", "oem_radial", "max"])
+def test_the_artifact_gives_the_points_of_the_definition(tmp_path, tiny_bert, pooling):
+    checkpoint = write_checkpoint(tmp_path, tiny_bert, pooling, power=0.5, k=2.0)
+    config = run_export(str(checkpoint), str(tmp_path / "artifact"))
+    assert sorted(p.name for p in (tmp_path / "artifact").iterdir()) == [
+        "config.json", "model.onnx", "tokenizer.json", "weights.bin",
+    ]  # fmt: skip
+    encoder = Encoder.load(tmp_path / "artifact")
+    assert (encoder.k, encoder.pooling, encoder.power) == (2.0, pooling, 0.5)
+    # x = W2 ReLU(W1 e) of the words' unit embeddings, pooled, in numpy alone (eqs. 7, 8, 1, 2).
+    state, table = load_checkpoint(checkpoint).state, load_tokens("bge_small", tiny_bert).table
+    words = table[[WORDS.index(word) for word in "the cat sat".split()]]
+    space = np.maximum(words @ state["w1"].numpy().T, 0) @ state["w2"].numpy().T
+    np.testing.assert_allclose(encoder.encode(["The cat sat"])[0], pool(space, pooling, 0.5, 2.0), rtol=1e-4)
+    assert max(config["parity"].values()) <= 1e-4
+
+
+def test_the_config_is_strict_json_and_says_what_is_never_pooled(checkpoint, tmp_path, tiny_bert):
+    write_checkpoint(tmp_path, tiny_bert, power=float("inf"))
+    run_export(str(checkpoint), str(tmp_path / "a"))
+    config = json.loads((tmp_path / "a" / "config.json").read_text(), parse_constant=pytest.fail)
+    assert config["power"] == "inf"
+    assert config["never_pooled_ids"] == [0, 1, 2, 3, 4]
+    assert Encoder.load(tmp_path / "a").power == float("inf")
+
+
+def test_the_exported_tokenizer_neither_cuts_nor_pads(checkpoint, tmp_path):
+    run_export(str(checkpoint), str(tmp_path / "a"))
+    written = json.loads((tmp_path / "a" / "tokenizer.json").read_text())
+    assert written["truncation"] is None
+    assert written["padding"] is None
+
+
+def test_parity_texts_cover_what_goes_wrong():
+    assert "" in PARITY_TEXTS
+    assert max(len(text.split()) for text in PARITY_TEXTS) >= 5000
+    assert any(ord(c) > 0x1F000 for text in PARITY_TEXTS for c in text)
+    assert any("一" <= c <= "龯" for text in PARITY_TEXTS for c in text)
+
+
+def test_backends_that_disagree_stop_the_export_and_leave_nothing(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(export.run, "run_onnx", lambda path, bags: 1.001 * run_onnx(path, bags))
+    with pytest.raises(RuntimeError, match="backends differ by 1.0e-03"):
+        run_export(str(checkpoint), str(tmp_path / "a"))
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    rows = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    write_onnx(path, BakedEncoder(rows, "oem_radial", 1.0, 1.0).train())
+    return path, rows
+
+
+@pytest.mark.parametrize("texts", [0, 1, 3, 64])
+@pytest.mark.parametrize("length", [0, 1, 7, 600])
+def test_the_graph_takes_any_number_of_texts_and_tokens(graph, texts, length):
+    path, rows = graph
+    bags = [np.arange(length, dtype=np.int32) * 7 % 50 for _ in range(texts)]
+    points = run_onnx(path, bags)
+    assert points.shape == (texts, 7)
+    for point in points:
+        np.testing.assert_allclose(point, pool(rows[bags[0]], "oem_radial"), rtol=1e-5, atol=1e-6)
+
+
+def test_an_empty_text_among_others_is_the_origin_and_flagged(graph):
+    path, _ = graph
+    ids, offsets = flat([np.array([3, 4]), np.array([], int), np.array([3]), np.array([], int)])
+    points, known = onnxruntime.InferenceSession(str(path)).run(None, {"ids": ids, "offsets": offsets})
+    assert list(known) == [True, False, True, False]
+    np.testing.assert_array_equal(points[[1, 3]], [[1, 0, 0, 0, 0, 0, 0]] * 2)
+
+
+def test_published_files_round_trip_through_training(checkpoint, tmp_path, tiny_bert):
+    run_export(str(checkpoint), str(tmp_path / "a"), artifact_format="published")
+    state = load_checkpoint(checkpoint).state
+    np.testing.assert_array_equal(read_matrix(tmp_path / "a" / "proj_weight.bin"), state["w1"])
+    np.testing.assert_array_equal(read_matrix(tmp_path / "a" / "proj_out.bin"), state["w2"])
+    np.testing.assert_array_equal(
+        read_matrix(tmp_path / "a" / "word_embeds.bin"), load_tokens("bge_small", tiny_bert).table
+    )
+    run_export(str(tmp_path / "a"), str(tmp_path / "b"), tokens_path=str(tiny_bert))
+    rows = [read_weights(tmp_path / name / "weights.bin").rows for name in "ab"]
+    np.testing.assert_array_equal(*rows)
+    assert Encoder.load(tmp_path / "b").pooling == "oem"  # the published pair does not say; the paper does
+
+
+def test_mistakes_are_named(checkpoint, tmp_path, tiny_bert):
+    with pytest.raises(InputError, match="format=onnx is unknown"):
+        run_export(str(checkpoint), str(tmp_path / "a"), artifact_format="onnx")
+    with pytest.raises(InputError, match="checkpoint="):
+        run_export(str(tmp_path / "none"), str(tmp_path / "a"))
+    narrow = tmp_path / "narrow"
+    narrow.mkdir()
+    with pytest.raises(InputError, match="rows of 16 dimensions, the checkpoint was trained on 8"):
+        run_export(str(write_checkpoint(narrow, tiny_bert, dim=8)), str(tmp_path / "a"))
