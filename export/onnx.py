@@ -52,8 +52,8 @@ def write_onnx(path: Path, model: BakedEncoder) -> None:
     """
     ids, offsets = torch.tensor([5, 6, 7, 5, 8]), torch.tensor([0, 2, 2])
     free = {"ids": {0: torch.export.Dim.DYNAMIC}, "offsets": {0: torch.export.Dim.DYNAMIC}}
-    # The exporter warns of the packages it would also know, at length, through both channels.
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for name in ("torch.onnx", "onnxscript", "onnx_ir"):  # they tell of every node, and of packages not installed
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
