@@ -131,7 +131,8 @@ def find_encoder(record: dict[str, Any], given: Encoder | None, index: str | Pat
     tried = []
     for place in [given] if given else [record["path"], SHIPPED]:
         try:
-            encoder = place if isinstance(place, Encoder) else Encoder.load(place, record["pooling"], float(record["power"]))
+            pooling = record["pooling"], float(record["power"])
+            encoder = place if isinstance(place, Encoder) else Encoder.load(place, *pooling)
         except InputError as error:
             tried.append(str(error))
             continue

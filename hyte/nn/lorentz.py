@@ -9,8 +9,11 @@ has no gradient), for `logmap0` (same arcosh) or for the Poincare chart (an epsi
 
 from __future__ import annotations
 
+import math
+
 import geoopt
 import torch
+from geoopt.manifolds.lorentz import math as math_of_geoopt
 from torch import Tensor
 
 from hyte.geometry import check_k
@@ -52,12 +55,13 @@ def origin(dim: int, k: float = 1.0, dtype: torch.dtype = torch.float64) -> Tens
 
 def inner(p: Tensor, q: Tensor) -> Tensor:
     """Minkowski inner product -t_p t_q + x_p . x_q (eq. 4) of points (..., d+1): (...), at most -K."""
-    return manifold().inner(p, q)  # does not depend on K
+    product: Tensor = math_of_geoopt.inner(p, q)  # Lorentz.inner would take its first argument for a base point
+    return product
 
 
 def radius(p: Tensor, k: float = 1.0) -> Tensor:
     """Distance from the origin, sqrt(K) asinh(|x|/sqrt(K)), of points (..., d+1): (...), at least 0."""
-    root = check_k(k) ** 0.5
+    root = math.sqrt(check_k(k))
     return root * torch.asinh(norm(p[..., 1:]) / root)[..., 0]
 
 
@@ -67,7 +71,7 @@ def distance(p: Tensor, q: Tensor, k: float = 1.0) -> Tensor:
     DESIGN trap 8's form of sqrt(K) arcosh(-<p, q>/K), exact for near and far points. The gradient is 0 at p = q.
     """
     x, y = p[..., 1:], q[..., 1:]
-    root = check_k(k) ** 0.5
+    root = math.sqrt(check_k(k))
     norm_x, norm_y = norm(x), norm(y)
     apart = torch.asinh(norm_x / root) - torch.asinh(norm_y / root)
     chord = _unit(x, norm_x) - _unit(y, norm_y)
@@ -87,7 +91,7 @@ def pairwise_distance(p: Tensor, q: Tensor, k: float = 1.0) -> Tensor:
     digits only for points in nearly the same direction: an error below 1e-7 sqrt(|x||y|) there, else 1e-12 relative.
     """
     x, y = p[:, 1:].double(), q[:, 1:].double()
-    root = check_k(k) ** 0.5
+    root = math.sqrt(check_k(k))
     norm_x, norm_y = norm(x), norm(y)
     apart = torch.asinh(norm_x / root) - torch.asinh(norm_y / root).T
     fall = (1.0 - _unit(x, norm_x) @ _unit(y, norm_y).T).clamp_min(0.0)
@@ -101,28 +105,29 @@ def expmap0(v: Tensor, k: float = 1.0) -> Tensor:
 
     The radius is cut at `MAX_RADIUS` sqrt(K), the one limit of this module, so that every v gives a finite point.
     """
-    limit = MAX_RADIUS[v.dtype] * check_k(k) ** 0.5
+    limit = MAX_RADIUS[v.dtype] * math.sqrt(check_k(k))
     length = norm(v.double())
     tangent = v.double() * torch.where(length > limit, limit / torch.where(length > 0, length, 1.0), 1.0)
-    return manifold(k).expmap0(torch.cat([torch.zeros_like(length), tangent], dim=-1)).to(v.dtype)
+    point: Tensor = manifold(k).expmap0(torch.cat([torch.zeros_like(length), tangent], dim=-1))
+    return point.to(v.dtype)
 
 
 def logmap0(p: Tensor, k: float = 1.0) -> Tensor:
     """Inverse of `expmap0`: points (..., d+1) to tangent space coordinates (..., d)."""
     x = p[..., 1:]
-    length, root = norm(x), check_k(k) ** 0.5
+    length, root = norm(x), math.sqrt(check_k(k))
     ratio = torch.where(length > 0, root * torch.asinh(length / root) / torch.where(length > 0, length, 1.0), 1.0)
     return ratio * x
 
 
 def to_poincare(p: Tensor, k: float = 1.0) -> Tensor:
     """Points (..., d+1) to the open unit ball (..., d): y = x / (t + sqrt(K))."""
-    return p[..., 1:] / (p[..., :1] + check_k(k) ** 0.5)
+    return p[..., 1:] / (p[..., :1] + math.sqrt(check_k(k)))
 
 
 def from_poincare(y: Tensor, k: float = 1.0) -> Tensor:
     """Inverse of `to_poincare`: (..., d) in the open unit ball to points (..., d+1)."""
-    return lift(2.0 * check_k(k) ** 0.5 * y / (1.0 - y.square().sum(-1, keepdim=True)), k)
+    return lift(2.0 * math.sqrt(check_k(k)) * y / (1.0 - y.square().sum(-1, keepdim=True)), k)
 
 
 def to_klein(p: Tensor) -> Tensor:
@@ -132,4 +137,4 @@ def to_klein(p: Tensor) -> Tensor:
 
 def from_klein(y: Tensor, k: float = 1.0) -> Tensor:
     """Inverse of `to_klein`: (..., d) in the open unit ball to points (..., d+1)."""
-    return lift(check_k(k) ** 0.5 * y / torch.sqrt(1.0 - y.square().sum(-1, keepdim=True)), k)
+    return lift(math.sqrt(check_k(k)) * y / torch.sqrt(1.0 - y.square().sum(-1, keepdim=True)), k)

@@ -10,6 +10,7 @@ tokens, as the export does, where far points matter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -94,9 +95,9 @@ def pool(
     weights = _weights(time[:, 0], ids, offsets, pooling, power, ops)
     if counts is not None and pooling != "max":
         weights = weights * counts.to(weights.dtype)
-    columns = [space, torch.ones_like(time), length, time, k**0.5 * _asinh(length / k**0.5)]
+    columns = [space, torch.ones_like(time), length, time, math.sqrt(k) * _asinh(length / math.sqrt(k))]
     sums = ops.sum(torch.cat(columns, dim=1), ids, offsets, weights).double()
-    x, (total, size, mean_time, mean_radius) = sums[:, :-4], sums[:, -4:].split(1, dim=1)
+    x, total, size, mean_time, mean_radius = torch.split(sums, [space.shape[1], 1, 1, 1, 1], dim=1)
     known = total != 0  # the largest weight of a bag is 1; NaN counts as known, so that it is seen and not hidden
     total = torch.where(known, total, 1.0)
     if pooling in ("mean", "max"):
@@ -126,9 +127,9 @@ def _weights(time: Tensor, ids: Tensor, offsets: Tensor, pooling: str, power: fl
         return torch.ones_like(each)
     bags = ops.number(offsets, ids.shape[0])
     if pooling == "max":
-        return _first(each, bags, offsets)
-    if power == float("inf"):
-        return (each == _top(each, bags, offsets)[bags]).to(each.dtype)
+        return _first(each, bags, offsets) + 0.0 * each  # NaN where t is NaN or inf: seen and not hidden
+    if power == math.inf:
+        return (each == _top(each, bags, offsets)[bags]) + 0.0 * each
     logs = (power + 1.0) * torch.log(each)
     # Every pooling divides by the sum of the weights, so the largest is a constant to the gradient.
     return torch.exp(logs - _top(logs, bags, offsets)[bags])
@@ -141,10 +142,10 @@ def _top(values: Tensor, bags: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _first(time: Tensor, bags: Tensor, offsets: Tensor) -> Tensor:
-    """1 at the first occurrence of each bag's largest time coordinate (T,), 0 elsewhere."""
+    """True (T,) at the first occurrence of each bag's largest time coordinate."""
     positions = torch.arange(time.shape[0], device=time.device, dtype=torch.float64)
     candidates = torch.where(time == _top(time, bags, offsets)[bags], -positions, -torch.inf)
-    return (candidates == _top(candidates, bags, offsets)[bags]).to(time.dtype)
+    return candidates == _top(candidates, bags, offsets)[bags]
 
 
 def _midpoint(x: Tensor, time: Tensor, k: float) -> Tensor:
@@ -159,5 +160,5 @@ def _pool_apart(x: Tensor, size: Tensor, mean_radius: Tensor, k: float) -> Tenso
     """Space coordinates (B, d) in the direction of x = sum w x_i, at the mean radius (B, 1); `size` is sum w|x_i|."""
     length = norm(x)
     none = length <= NO_DIRECTION * size
-    scale = k**0.5 * _sinh(mean_radius / k**0.5) / torch.where(none, 1.0, length)
+    scale = math.sqrt(k) * _sinh(mean_radius / math.sqrt(k)) / torch.where(none, 1.0, length)
     return torch.where(none, 0.0, scale * x)
