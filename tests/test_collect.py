@@ -1,0 +1,45 @@
+"""The table of several runs."""
+
+import json
+
+import pytest
+
+from eval.collect import SETTINGS, read, table
+from hyte import InputError
+
+
+def run(collection, alpha, ndcg):
+    return {**dict.fromkeys(SETTINGS, "same"), "collection": collection, "alpha": alpha, "ndcg@10": ndcg}
+
+
+def test_rows_are_settings_columns_are_collections_and_the_mean_stands_last():
+    runs = [run("a", 0.1, 0.2), run("b", 0.1, 0.4), run("a", 0.9, 0.5)]
+    assert table(runs).splitlines() == [
+        "| alpha | a | b | mean |",
+        "| --- | --- | --- | --- |",
+        "| 0.1 | 0.2000 | 0.4000 | 0.3000 |",
+        "| 0.9 | 0.5000 | - | - |",
+    ]
+
+
+def test_a_score_of_zero_counts_in_the_mean():
+    assert table([run("a", 0.1, 0.0), run("b", 0.1, 0.4)]).endswith("| 0.0000 | 0.4000 | 0.2000 |")
+
+
+def test_two_runs_of_one_setting_are_refused():
+    with pytest.raises(InputError, match="a: two of the runs have the same settings"):
+        table([run("a", 0.1, 0.2), run("a", 0.1, 0.3)])
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"collection": "a"}'])
+def test_what_eval_run_did_not_leave_is_named(tmp_path, content):
+    path = tmp_path / "metrics.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=f"{path}: not a metrics.json"):
+        read([path])
+
+
+def test_reads_what_it_shows(tmp_path):
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps({**run("a", 0.1, 0.2), "more": 1}))
+    assert read([path]) == [run("a", 0.1, 0.2)]
