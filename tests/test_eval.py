@@ -363,7 +363,7 @@ def test_the_experiments():
     assert paper["settings"] == Settings("whitespace", 500, 90, fusion="paper")
     assert (paper["mode"], paper["pooling"], paper["power"]) == ("hybrid", "oem", 1.0)
     assert ours["settings"] == Settings()
-    assert (ours["mode"], ours["pooling"], ours["drop_same_id"]) == ("hybrid", "oem_radial", True)
+    assert (ours["mode"], ours["pooling"], ours["drop_same_id"]) == ("hybrid", None, True)
 
 
 def test_the_overrides():

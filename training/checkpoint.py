@@ -1,0 +1,99 @@
+"""Checkpoints: one safetensors file that holds the projection and its whole configuration as plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from hyte.errors import InputError
+from hyte.files import atomic_write
+from hyte.weights import read_matrix
+
+FILE = "checkpoint.safetensors"
+FORMAT = "1"
+PUBLISHED = ("proj_weight.bin", "proj_out.bin")
+# What the authors trained with (paper, section on experiments): their two matrix files do not say it.
+PUBLISHED_CONFIG = {"k": 1.0, "pooling": {"name": "oem", "power": 1.0}, "tokens": {"name": "bge_small", "path": None}}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained projection.
+
+    Attributes:
+        state: `w1` (hidden, d), `w2` (d, hidden) and, unless it is a published pair, the scalar `log_scale`; float32.
+        config: plain data: `k`, `pooling` (`name`, `power`), `tokens` (`name`, `path`, and what
+            `TokenTable.describe` gives, with `tokenizer_sha256`), and the settings of the run.
+        path: where it was read from.
+    """
+
+    state: dict[str, Tensor]
+    config: dict[str, Any]
+    path: Path
+
+
+def save_checkpoint(path: str | Path, state: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write a checkpoint whole or not at all. Raises InputError where a value is not finite: the old file stays."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    for name, value in tensors.items():
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(f"{path}: not written: {name} holds a value that is not finite; lower lr")
+    metadata = {"format": FORMAT, "config": json.dumps(_strict(config), allow_nan=False)}
+    with atomic_write(path) as file:
+        file.write(save(tensors, metadata))
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint: its file, its run folder, or a folder with the published proj_weight.bin and proj_out.bin.
+
+    Raises InputError, with the file, where it is missing, damaged, of another format, or W1 and W2 do not fit.
+    """
+    source = Path(path)
+    if all((source / name).is_file() for name in PUBLISHED):
+        w1, w2 = (torch.from_numpy(read_matrix(source / name)) for name in PUBLISHED)
+        return _checked(Checkpoint({"w1": w1, "w2": w2}, dict(PUBLISHED_CONFIG), source))
+    file = source / FILE if source.is_dir() else source
+    if not file.is_file():
+        raise InputError(f"checkpoint={path}: no {FILE} there, and no {' with '.join(PUBLISHED)}; train one first")
+    return _checked(_read(file))
+
+
+def _read(file: Path) -> Checkpoint:
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            metadata = tensors.metadata() or {}
+            state = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - not a dict
+    except SafetensorError as error:
+        raise InputError(f"{file}: not a whole safetensors file ({error}); train again") from error
+    if metadata.get("format") != FORMAT or not {"w1", "w2"} <= state.keys():
+        found = metadata.get("format", "none")
+        raise InputError(f"{file}: not a HyTE checkpoint of format {FORMAT} (format: {found}); train again")
+    config = json.loads(metadata["config"])
+    config["pooling"]["power"] = float(config["pooling"]["power"])
+    return Checkpoint(state, config, file)
+
+
+def _checked(checkpoint: Checkpoint) -> Checkpoint:
+    w1, w2 = checkpoint.state["w1"], checkpoint.state["w2"]
+    if w1.ndim != 2 or w2.shape != w1.shape[::-1]:
+        raise InputError(f"{checkpoint.path}: W1 {tuple(w1.shape)} and W2 {tuple(w2.shape)} do not fit each other")
+    return checkpoint
+
+
+def _strict(value: Any) -> Any:
+    """Plain data with numbers that JSON has no name for as text ("inf")."""
+    if isinstance(value, dict):
+        return {str(key): _strict(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,91 @@
+"""Training pairs as text: JSON lines files, plain or gzipped, every line checked.
+
+A line is `{"query": str, "positive": str, "negatives": [str, ...]}`; `negatives` (mined hard negatives) may be absent,
+other keys are ignored. Empty lines are skipped.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hyte.errors import InputError
+from hyte.tokenizer import utf8
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def find_files(patterns: str | Path | Sequence[str | Path]) -> list[str]:
+    """Paths of the files that names and glob patterns stand for, each once. Raises InputError where one finds none."""
+    found: dict[str, None] = {}
+    for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
+        # A name that exists is taken as it stands, even with * or [ in it.
+        names = [str(pattern)] if Path(pattern).exists() else sorted(glob.glob(str(pattern), recursive=True))
+        names = [name for name in names if Path(name).is_file()]
+        if not names:
+            raise InputError(f"data.pairs: no file {pattern} (looked from {Path.cwd()})")
+        found.update(dict.fromkeys(names))
+    if not found:
+        raise InputError("data.pairs is empty: give data.pairs=[FILE.jsonl.gz,...] with lines of query and positive")
+    return list(found)
+
+
+def read_lines(files: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The lines of the files as dicts of query, positive, negatives (a list), file (its number) and line (from 1).
+
+    Raises InputError, with file and line, for a damaged file, bad JSON, or a text that is missing, no string, or empty;
+    and where there is no line at all.
+    """
+    line = 0
+    for number, name in enumerate(files):
+        for line, raw in _numbered(name):
+            yield {**parse_line(raw, f"{name}:{line}"), "file": number, "line": line}
+    if line == 0:
+        raise InputError(f"{', '.join(files[:3])}: no pairs in {len(files)} file(s), every line is empty")
+
+
+def _numbered(name: str) -> Iterator[tuple[int, bytes]]:
+    with open(name, "rb") as file:
+        zipped = file.read(2) == GZIP_MAGIC
+    line = 0
+    try:
+        with gzip.open(name, "rb") if zipped else open(name, "rb") as file:
+            for line, raw in enumerate(file, 1):
+                if raw.strip():
+                    yield line, raw
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{name}: damaged gzip file after line {line} ({error}); copy it again") from error
+
+
+def parse_line(raw: bytes, where: str) -> dict[str, Any]:
+    """One line as a dict of query, positive and negatives; `where` names it in the InputError for a bad one."""
+    try:
+        entry = json.loads(raw)
+    except ValueError as error:  # bytes that are not UTF-8 end here too
+        raise InputError(f"{where}: not JSON in UTF-8 ({error}); every line must be one JSON object") from error
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: expected an object with query and positive, not {type(entry).__name__}")
+    for column in ("query", "positive"):
+        if column not in entry:
+            raise InputError(f"{where}: no column {column!r}; the line has {', '.join(map(repr, entry)) or 'none'}")
+    negatives = entry.get("negatives") or []
+    if not isinstance(negatives, list):
+        raise InputError(f"{where}: negatives must be a list of texts, not {type(negatives).__name__}")
+    return {
+        "query": _text(entry["query"], "query", where),
+        "positive": _text(entry["positive"], "positive", where),
+        "negatives": [_text(each, f"negatives[{i}]", where) for i, each in enumerate(negatives)],
+    }
+
+
+def _text(value: object, column: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: {column} must be text, not {type(value).__name__}")
+    if not value.strip():
+        raise InputError(f"{where}: {column} is empty; remove the line or fill it in")
+    return utf8(value)

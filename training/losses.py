@@ -1,0 +1,50 @@
+"""Symmetric in-batch InfoNCE on Lorentz similarities."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hyte.nn.lorentz import pairwise_distance, pairwise_inner
+
+LOSSES = ("inner", "distance")
+
+
+def similarities(queries: Tensor, documents: Tensor, loss: str, k: float) -> Tensor:
+    """Similarities (n, m) of points (n, d+1) and (m, d+1): their inner product (eq. 4) or minus their distance (eq. 6).
+
+    Raises ValueError where `loss` is not one of `LOSSES`.
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"loss {loss!r} is unknown: use one of {', '.join(LOSSES)}")
+    return pairwise_inner(queries, documents) if loss == "inner" else -pairwise_distance(queries, documents, k)
+
+
+def not_negatives(queries: Tensor, documents: Tensor) -> Tensor:
+    """Which documents must not count as negatives of which query: (B, B + N) bool, False on the diagonal.
+
+    `queries` (B,) and `documents` (B + N,) are hashes of the texts: B positives in the order of the queries, then N
+    mined negatives. Query i is answered by its own positive and by the positives of its copies in the batch; neither
+    these nor copies of them are its negatives, nor is it a negative of theirs.
+    """
+    same_query = queries[:, None] == queries[None, :]
+    same_document = documents[: len(queries), None] == documents[None, :]
+    answers = same_query.float() @ same_document.float() > 0  # (i, j): some copy of i has a copy of j as its positive
+    answers.diagonal().fill_(False)
+    return answers
+
+
+def info_nce(logits: Tensor, excluded: Tensor) -> Tensor:
+    """Mean of the cross entropies query -> document and document -> query: a scalar, at least 0.
+
+    Args:
+        logits: (B, B + N) scaled similarities; the diagonal holds the matching pairs.
+        excluded: (B, B + N) bool, entries that are left out; never the diagonal. Mined negatives (the last N columns)
+            only take part in query -> document.
+    """
+    masked = logits.masked_fill(excluded, -torch.inf)
+    count = len(logits)
+    target = torch.arange(count, device=logits.device)
+    forward = functional.cross_entropy(masked, target)
+    return (forward + functional.cross_entropy(masked[:, :count].T, target)) / 2
