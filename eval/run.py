@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import statistics
 import time
 from collections.abc import Mapping
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
@@ -218,9 +221,11 @@ def _write(folder: Path, metrics: Mapping[str, Any], scores: Evaluation, answers
 def main(cfg: DictConfig) -> None:
     """Command line."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    with report_errors():
+    with report_errors(OmegaConfBaseException):
         run(**arguments(OmegaConf.to_container(cfg, resolve=True)))
 
 
 if __name__ == "__main__":
-    main()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its own errors instead of printing them at length
+    with report_errors(HydraException):
+        main()

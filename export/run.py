@@ -14,7 +14,9 @@ import hydra
 import numpy as np
 import numpy.typing as npt
 import torch
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from export.onnx import BakedEncoder, flat, run_onnx, write_onnx
 from hyte import tokenizer as tokenizers
@@ -162,12 +164,13 @@ def _plain(value: Any) -> Any:
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="export")
 def main(config: DictConfig) -> None:
     """Hydra's entry point: exports and prints what was written."""
-    with report_errors():
-        name, path = config.tokens.name, config.tokens.path
-        written = export(config.checkpoint, config.out, name, path, config.format)
+    with report_errors(OmegaConfBaseException):
+        written = export(config.checkpoint, config.out, config.tokens.name, config.tokens.path, config.format)
         worst = max(written["parity"].values())
         sys.stdout.write(f"{config.out}: {written['rows']} rows, parity {worst:.1e} (at most {PARITY:.0e})\n")
 
 
 if __name__ == "__main__":
-    main()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its own errors instead of printing them at length
+    with report_errors(HydraException):
+        main()

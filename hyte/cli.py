@@ -28,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. Returns 0, or 1 where a search finds nothing; errors exit with 2."""
     options = _parser().parse_args(arguments)
     with report_errors():
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()  # here, where a closed pipe is known how to be taken
+        return code
 
 
 def _index(options: argparse.Namespace) -> int:

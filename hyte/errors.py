@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,15 @@ class InputError(ValueError):
 
 
 @contextmanager
-def report_errors() -> Iterator[None]:
-    """Print an `InputError` or `OSError` as one line on stderr and exit with code 2."""
+def report_errors(*more: type[Exception]) -> Iterator[None]:
+    """Print an `InputError` or `OSError`, or one of `more`, as one line on stderr and exit with code 2."""
+    shown: tuple[type[Exception], ...] = (InputError, OSError, *more)
     try:
         yield
-    except BrokenPipeError:
-        raise
-    except (InputError, OSError) as error:
-        message = " ".join(str(error).splitlines()) or type(error).__name__
+    except BrokenPipeError:  # the reader of a pipe (head, less) went away: nothing is wrong, and nobody is listening
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except shown as error:
+        message = " ".join(str(error).split()) or type(error).__name__
         sys.stderr.write(f"error: {message}\n")
         sys.exit(2)

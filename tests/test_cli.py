@@ -164,6 +164,16 @@ def test_replace_builds_anew(idx, notes, tiny_artifact, capsys):
     assert "holds 1 documents" in capsys.readouterr().out
 
 
+def test_a_reader_that_goes_away_is_no_error(idx):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "hyte", "info", str(idx)], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_output_in_a_pipe_has_no_carriage_returns_or_colours(idx, notes, tmp_path, tiny_artifact):
     run = [sys.executable, "-m", "hyte"]
     done = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from typing import Any
 import hydra
 import numpy as np
 import torch
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -233,10 +236,12 @@ def explain(step: int, loss: float, norm: float, places: Sequence[str], out: Pat
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def main(config: DictConfig) -> None:
     """Hydra's entry point: reads the settings, trains, prints the result as JSON."""
-    with report_errors():
+    with report_errors(OmegaConfBaseException):
         result = train(from_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)))
         sys.stdout.write(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its own errors instead of printing them at length
+    with report_errors(HydraException):
+        main()
