@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hyte import InputError, Settings
+from hyte.pooling import WITH_POWER
 
 # The keys of conf/eval.yaml with the type of each. A misspelt key in a file must not pass for a default.
 KEYS: dict[str, dict[str, type]] = {
@@ -18,7 +19,6 @@ KEYS: dict[str, dict[str, type]] = {
 }  # fmt: skip
 TOP = ("artifact", "collection", "split", "out")
 WORDS = {"retrieval.candidates": "all", "chunking.window": "none"}  # what may stand instead of a count
-WITHOUT_POWER = ("einstein", "mean", "max")
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -29,7 +29,7 @@ def arguments(config: Any) -> dict[str, Any]:
         raise InputError("collection is not set: give collection=PATH (BEIR folder or zip), a BEIR name, or pydocs")
     found = {group: _group(group, config[group]) for group in KEYS}
     retrieval, chunking, pooling = found["retrieval"], found["chunking"], found["pooling"]
-    if pooling["name"] in WITHOUT_POWER and pooling["power"] is not None:
+    if pooling["name"] not in ("trained", *WITH_POWER) and pooling["power"] is not None:
         where = f"pooling.power={pooling['power']:g}: pooling={pooling['name']}"
         raise InputError(f"{where} has no P; set pooling.power=null")
     own = {key: retrieval.pop(key) for key in ("mode", "k", "drop_same_id", "tokenizer")}

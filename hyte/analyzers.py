@@ -40,7 +40,7 @@ def alnum(text: str) -> list[str]:
 
 
 def published(text: str) -> list[str]:
-    """The tokens of the authors' published code, odd as they are (DESIGN, trap 2).
+    """The tokens of the authors' published code, odd as they are: BM25 over them gives the paper's figures.
 
     ASCII letters and digits are collected in lower case; at any other byte, and at the end, what was collected is a
     token if it has two bytes or more, and only then is it cleared: single bytes run into what follows.

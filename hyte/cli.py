@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from hyte.analyzers import ANALYZERS
 from hyte.encoder import Encoder
 from hyte.errors import InputError, report_errors
+from hyte.files import strict_json
 from hyte.fusion import FUSIONS
 from hyte.index import MODES, Hit, HybridIndex
 from hyte.settings import Settings
@@ -26,6 +27,9 @@ EXIT_NO_HIT = 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. Returns 0, or 1 where a search finds nothing; errors exit with 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what the terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     with report_errors():
         code = int(options.run(options))
@@ -73,28 +77,29 @@ def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    index = _open(options)
-    for path in options.paths:
-        full = str(path.resolve())
-        found = [p for p in index.paths if p == full or p.startswith(full + os.sep)]
+    index = _open(options, need_encoder=False)
+    held, gone = index.paths, set()
+    for full in (str(path.resolve()) for path in options.paths):
+        found = [path for path in held if path == full or path.startswith(full + os.sep)]
         if not found:
             raise InputError(f"{full}: not in the index {options.dir}, which holds {len(index)} documents")
-        for each in found:
-            index.remove(each)
+        gone.update(found)
+    for path in gone:
+        index.remove(path)
     index.save(options.dir)
     _say(f"{options.dir} holds {len(index)} documents, {index.n_chunks} chunks")
     return 0
 
 
 def _search(options: argparse.Namespace) -> int:
-    index = _open(options)
+    index = _open(options, need_encoder=options.mode != "bm25")
     hits = index.search(
         options.query, options.k, options.alpha, options.candidates, mode=options.mode, fusion=options.fusion
     )
     mark = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() and not options.json else ("**", "**")
     shown = [(hit, snippet(hit.text, options.query, index.tokens, mark)) for hit in hits]
     if options.json:
-        _say(json.dumps({"query": options.query, "hits": [{**h._asdict(), "snippet": s} for h, s in shown]}, indent=1))
+        _say(strict_json({"query": options.query, "hits": [{**h._asdict(), "snippet": s} for h, s in shown]}, indent=1))
     else:
         for rank, (hit, text) in enumerate(shown, 1):
             _say(_printed(rank, hit, text))
@@ -104,34 +109,33 @@ def _search(options: argparse.Namespace) -> int:
 def _printed(rank: int, hit: Hit, text: str) -> str:
     bm25 = "-" if hit.bm25 is None else f"{hit.bm25:.3f}"
     lorentz = "-" if hit.lorentz is None else f"{hit.lorentz:.3f}"
-    path = hit.path.encode("utf-8", "backslashreplace").decode()
-    return f"{rank}. {path}  chunk {hit.chunk}  score {hit.score:.4f}  (bm25 {bm25}, lorentz {lorentz})\n   {text}"
+    score = "-" if hit.score is None else f"{hit.score:.4f}"
+    return f"{rank}. {hit.path}  chunk {hit.chunk}  score {score}  (bm25 {bm25}, lorentz {lorentz})\n   {text}"
 
 
 def _info(options: argparse.Namespace) -> int:
-    index = _open(options)
-    encoder = index.encoder
+    index = _open(options, need_encoder=False)
     facts: dict[str, Any] = {"documents": len(index), "chunks": index.n_chunks, "empty_documents": index.n_empty}
-    if encoder:
-        facts |= {"artifact": str(encoder.path), "fingerprint": encoder.fingerprint, "pooling": encoder.pooling}
-        facts |= {"P": encoder.power, "K": encoder.k, "dim": encoder.dim}
+    if made_by := index.made_by:
+        facts |= {"artifact": made_by["path"], "fingerprint": made_by["fingerprint"], "pooling": made_by["pooling"]}
+        facts |= {"P": float(made_by["power"]), "K": made_by["k"]}
     facts |= asdict(index.settings)
     facts |= {f"{file.name}_bytes": file.stat().st_size for file in sorted(options.dir.iterdir()) if file.is_file()}
     if options.json:
-        _say(json.dumps(facts, indent=1))
+        _say(strict_json(facts, indent=1))
     else:
         _say("\n".join(f"{name}: {value}" for name, value in facts.items()))
     return 0
 
 
 def _check(options: argparse.Namespace) -> int:
-    index = _open(options)
+    index = _open(options, need_encoder=False)
     _say(f"{options.dir}: complete and undamaged: {len(index)} documents, {index.n_chunks} chunks")
     return 0
 
 
-def _open(options: argparse.Namespace) -> HybridIndex:
-    return HybridIndex.load(options.dir, Encoder.load(options.artifact) if options.artifact else None)
+def _open(options: argparse.Namespace, need_encoder: bool = True) -> HybridIndex:
+    return HybridIndex.load(options.dir, options.artifact, need_encoder=need_encoder)
 
 
 def _text_files(paths: list[Path]) -> Iterator[Path]:
@@ -180,7 +184,7 @@ def _counter(total: int) -> Callable[[int], None]:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text.encode("utf-8", "replace").decode() + "\n")
+    sys.stdout.write(text + "\n")
 
 
 def _candidates(text: str) -> int | str:

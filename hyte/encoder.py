@@ -53,7 +53,8 @@ class Encoder:
         self.k, self.tokenizer, self.path = weights.k, tokenizer, path
         self._rows = weights.rows
         self._norms = np.sqrt(np.einsum("vd,vd->v", weights.rows, weights.rows, dtype=np.float64))
-        settings = f"{weights.fingerprint} {self.pooling} {self.power}"
+        used = self.power if self.pooling in pools.WITH_POWER else None
+        settings = f"{weights.fingerprint} {self.pooling} {used}"
         self.fingerprint = hashlib.sha256(settings.encode()).hexdigest()
 
     @classmethod
@@ -70,11 +71,12 @@ class Encoder:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What an index keeps of its encoder: fingerprint, folder, pooling and P, as plain data."""
+        """What an index keeps of its encoder: fingerprint, folder, pooling, K and P, as plain data."""
         return {
             "fingerprint": self.fingerprint,
             "path": str(self.path or ""),
             "pooling": self.pooling,
+            "k": self.k,
             "power": str(self.power),  # text: JSON has no infinity
         }
 
@@ -122,11 +124,12 @@ def _check_pair(weights: Weights, tokenizer: Tokenizer, path: Path | None) -> No
         )
 
 
-def find_encoder(record: dict[str, Any], given: Encoder | None, index: str | Path) -> Encoder:
+def find_encoder(record: dict[str, Any], given: Encoder | str | Path | None, index: str | Path) -> Encoder:
     """The encoder that an index was built with, by its `Encoder.record`.
 
-    That is `given`, or without it the artifact in the recorded folder, or the shipped one. Raises InputError, naming
-    the index and what was tried, where none has the recorded fingerprint.
+    That is `given`, an encoder or an artifact folder, or without it the artifact in the recorded folder, or the shipped
+    one; folders are loaded with the recorded pooling and P. Raises InputError, naming the index and what was tried,
+    where none has the recorded fingerprint.
     """
     tried = []
     for place in [given] if given else [record["path"], SHIPPED]:

@@ -1,13 +1,16 @@
-"""Writing a file whole or not at all."""
+"""Writing files: whole or not at all, JSON that every parser takes."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 
 @contextmanager
@@ -35,3 +38,26 @@ def _umask() -> int:
     current = os.umask(0o022)
     os.umask(current)
     return current
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file whole or not at all."""
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """ASCII JSON that every parser takes: numpy values as numbers and lists, NaN as null, infinity as "inf"."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None if np.isnan(value) else str(value)
+    return value

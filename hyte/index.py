@@ -34,9 +34,11 @@ class Hit(NamedTuple):
     Attributes:
         path: the document.
         chunk: number of the chunk in it, from 0.
-        span: characters (start, end) of the chunk in the document's text.
+        span: characters (start, end) of the chunk in what was indexed: the text, or title + space + text where there is
+            a title that does not stand before every chunk.
         text: the chunk's text.
-        score: what the ranking went by; a fused score is in [0, 1].
+        score: what the ranking went by, falling down the list: fused, in [0, 1]; the BM25 score in mode "bm25" and for
+            a query without known tokens; the inner product in mode "lorentz", None for a chunk without known tokens.
         bm25: BM25 score, at least 0, or None in mode "lorentz".
         lorentz: inner product with the query's point, at most -K, or None where the chunk has no such score.
     """
@@ -45,7 +47,7 @@ class Hit(NamedTuple):
     chunk: int
     span: tuple[int, int]
     text: str
-    score: float
+    score: float | None
     bm25: float | None
     lorentz: float | None
 
@@ -70,6 +72,7 @@ class HybridIndex:
         self._paths: list[str] = []
         self._texts: Sequence[str] = []
         self._number: dict[str, int] = {}
+        self.made_by = encoder.record if encoder else None
         self._added: dict[str, tuple[str, str]] = {}  # path: (title, text), not yet chunked and encoded
         self._removed: set[int] = set()  # numbers of documents not yet taken out
 
@@ -79,7 +82,8 @@ class HybridIndex:
 
     def __contains__(self, path: str) -> bool:
         """Whether there is a document of that path."""
-        return path in self._added or self._number.get(path, -1) not in self._removed | {-1}
+        number = self._number.get(path)
+        return path in self._added or (number is not None and number not in self._removed)
 
     @property
     def paths(self) -> list[str]:
@@ -170,6 +174,8 @@ class HybridIndex:
 
     def _encoded(self, first: int, spans: list[list[tuple[int, int]]], texts: list[str]) -> Chunks:
         """The chunks of documents numbered from `first`, given each one's spans and all chunks' texts."""
+        if self.encoder is None and self.made_by is not None:
+            raise InputError(f"adding needs the artifact {self.made_by['path']}: open the index with it")
         if self.encoder is None:
             points, known = np.zeros((len(texts), 0), np.float32), np.zeros(len(texts), bool)
         else:
@@ -216,13 +222,15 @@ class HybridIndex:
         Raises InputError where an argument is out of range, or where mode needs points and the index has none.
         """
         used = self.settings.override(alpha=alpha, candidates=candidates, fusion=fusion)
-        self._check_search(k, mode)
+        self._check_search(query, k, mode)
         self.flush()
         if k == 0 or not query.split():
             return []
         return self._documents(self._rank(query, mode, used, exclude), k)
 
-    def _check_search(self, k: int, mode: str) -> None:
+    def _check_search(self, query: str, k: int, mode: str) -> None:
+        if not isinstance(query, str):
+            raise TypeError(f"the query is {type(query).__name__}, not a string")
         if k < 0:
             raise InputError(f"k must be at least 0, not {k}")
         if mode not in MODES:
@@ -250,8 +258,10 @@ class HybridIndex:
 
         def inner(chunks: ranking.Numbers) -> Array:
             every = self._chunks.points
-            rows = every if len(chunks) == len(every) else every[chunks]
-            return np.where(self._chunks.known[chunks], (rows @ signed).astype(np.float64), -np.inf)
+            most = len(chunks) > len(every) // 2  # then computing all is cheaper than copying these
+            # Not a BLAS product: it gives a row other last bits in another place, and equal chunks would not tie.
+            products = np.einsum("nd,d->n", every if most else every[chunks], signed).astype(np.float64)
+            return np.where(self._chunks.known[chunks], products[chunks] if most else products, -np.inf)
 
         return inner
 
@@ -264,13 +274,13 @@ class HybridIndex:
         chunk = ranked.chunks[i]
         document = int(self._chunks.document[chunk])
         start, end = (int(x) for x in self._chunks.span[chunk])
-        bm25, inner = float(ranked.bm25[i]), float(ranked.inner[i])
+        score, bm25, inner = float(ranked.score[i]), float(ranked.bm25[i]), float(ranked.inner[i])
         return Hit(
             path=self._paths[document],
             chunk=int(self._chunks.number[chunk]),
             span=(start, end),
             text=self._texts[document][start:end],
-            score=float(ranked.score[i]),
+            score=score if np.isfinite(score) else None,
             bm25=None if np.isnan(bm25) else bm25,
             lorentz=inner if np.isfinite(inner) else None,
         )
@@ -278,22 +288,32 @@ class HybridIndex:
     def save(self, folder: str | Path) -> None:
         """Write `idx.bin`, `texts.z` and `paths.txt` into a folder, which is made if missing."""
         self.flush()
-        made_by = self.encoder.record if self.encoder else None
         settings = asdict(self.settings)
-        store.save(folder, store.Contents(settings, made_by, self._paths, self._texts, self._chunks, self._bm25))
+        store.save(folder, store.Contents(settings, self.made_by, self._paths, self._texts, self._chunks, self._bm25))
 
     @classmethod
     def load(
-        cls, folder: str | Path, encoder: Encoder | None = None, tokenizer: Tokenizer | None = None
+        cls,
+        folder: str | Path,
+        encoder: Encoder | str | Path | None = None,
+        tokenizer: Tokenizer | None = None,
+        need_encoder: bool = True,
     ) -> HybridIndex:
         """Open a saved index.
 
-        Without an encoder the artifact recorded in the index is loaded, or else the shipped weights are tried. Raises
-        InputError where a file is missing or damaged, or where no artifact has the recorded fingerprint.
+        Args:
+            folder: where it was saved.
+            encoder: the encoder that it was built with, or its artifact folder; without one the recorded folder is
+                loaded, or else the shipped weights are tried.
+            tokenizer: for analyzer "wordpiece" where there is no encoder.
+            need_encoder: False opens it without one, for mode "bm25", removals and facts.
+
+        Raises InputError where a file is missing or damaged, or where no artifact has the recorded fingerprint.
         """
         contents = store.load(folder)
-        found = find_encoder(contents.made_by, encoder, folder) if contents.made_by else None
-        index = cls(found, Settings(**contents.settings), tokenizer)
+        wanted = contents.made_by if need_encoder or contents.settings["analyzer"] == "wordpiece" else None
+        index = cls(find_encoder(wanted, encoder, folder) if wanted else None, Settings(**contents.settings), tokenizer)
+        index.made_by = contents.made_by
         index._chunks, index._bm25, index._texts = contents.chunks, contents.bm25, contents.texts
         index._set_paths(contents.paths)
         return index

@@ -1,6 +1,15 @@
 """Pooling a bag of token points into one point of the same hyperboloid, in numpy.
 
-A bag is given by the space coordinates x_i of its tokens (see `geometry` for the convention); t_i = sqrt(|x_i|^2 + K).
+A bag is given by the space coordinates x_i of its tokens (see `geometry` for the convention), with
+t_i = sqrt(|x_i|^2 + K), r_i = sqrt(K) arcosh(t_i / sqrt(K)) and weights w_i = t_i^(P+1):
+
+* `oem` (eqs. 1, 2): p = sum w_i (t_i, x_i) / sum w_i, scaled by sqrt(K / -<p, p>). Tokens in many directions pull the
+  midpoint to the origin whatever P is.
+* `oem_radial` (ours): the direction u of sum w_i x_i at the radius r = sum w_i r_i / sum w_i, so the point
+  (sqrt(K) cosh(r / sqrt(K)), sqrt(K) sinh(r / sqrt(K)) u), or the origin where the sum has no direction.
+* `einstein`: the midpoint of the literature (Lorentz-factor weights in Klein coordinates), which is `oem` with P = -1.
+* `mean`: the mean of x, lifted. `max`: the token of largest t.
+
 `hyte.nn.pooling` is the same in PyTorch; the tests hold the two together.
 """
 
@@ -13,8 +22,9 @@ from hyte.errors import InputError
 from hyte.geometry import Array, check_k, lift
 
 POOLINGS = ("oem", "oem_radial", "einstein", "mean", "max")
+WITH_POWER = ("oem", "oem_radial")  # the others have no P
 
-# Below this share of the summed lengths the direction of a weighted sum is rounding noise (DESIGN section 2).
+# Below this share of the summed lengths the direction of a weighted sum is rounding noise.
 NO_DIRECTION = 1e-6
 
 
@@ -69,8 +79,10 @@ def radial_weights(time: Array, power: float) -> Array:
     """t_i^(P+1), divided by its largest value, of time coordinates (T,): in [0, 1] (eq. 1)."""
     if np.isposinf(power):
         return np.asarray(time == time.max(), dtype=np.float64)
-    logs = (power + 1.0) * np.log(time)
-    return np.asarray(np.exp(logs - logs.max()), dtype=np.float64)
+    logs = np.log(time)  # taken from the largest weight's before they are multiplied, so that no P overflows
+    logs -= logs.max() if power > -1.0 else logs.min()
+    with np.errstate(over="ignore"):  # to -inf, whose weight is 0
+        return np.asarray(np.exp((power + 1.0) * logs), dtype=np.float64)
 
 
 def _weighted_sum(weights: Array, x: Array) -> Array:
@@ -88,7 +100,7 @@ def _midpoint(x: Array, time: Array, weights: Array, k: float) -> Array:
 
 
 def _pool_apart(x: Array, length: Array, weights: Array, k: float) -> Array:
-    """`oem_radial` of DESIGN section 2: the mean direction at the mean radius, for weights (T,) that sum to 1."""
+    """`oem_radial`: the mean direction at the mean radius, for weights (T,) that sum to 1."""
     root = np.sqrt(k)
     mean_x = _weighted_sum(weights, x)
     norm = float(np.linalg.norm(mean_x))

@@ -47,7 +47,9 @@ def by_lorentz(allowed: Numbers, inner: Inner) -> Ranking:
 
 
 def by_both(allowed: Numbers, scores: Array, inner: Inner, settings: Settings) -> Ranking:
-    """Fuse the chosen chunks; after them come BM25's other hits in BM25's order, with score alpha BM25/max.
+    """Fuse the chosen chunks; after them come BM25's other hits in BM25's order.
+
+    Those have score alpha BM25/max, or less where the last fused score is below that: scores never rise down the list.
 
     Chosen are BM25's best M, or with M = "all", or where BM25 finds nothing, all allowed chunks. At alpha = 1 a chunk
     that BM25 does not find is never chosen, which makes that list BM25's own.
@@ -62,10 +64,11 @@ def by_both(allowed: Numbers, scores: Array, inner: Inner, settings: Settings) -
     bm25, products = scores[chosen], inner(chosen)
     fused = FUSIONS[settings.fusion](bm25, products, settings.alpha)
     best = order(fused, bm25, products, settings.alpha)
-    scale = settings.alpha / scores[found].max(initial=1e-300)
+    tail = settings.alpha * scores[rest] / scores[found].max(initial=1e-300)
+    tail *= min(1.0, fused.min(initial=1.0) / tail.max(initial=1e-300))
     return Ranking(
         np.concatenate([chosen[best], rest]),
-        np.concatenate([fused[best], scale * scores[rest]]),
+        np.concatenate([fused[best], tail]),
         np.concatenate([bm25[best], scores[rest]]),
         np.concatenate([products[best], np.full(len(rest), np.nan)]),
     )

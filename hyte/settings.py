@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Literal
 
 from hyte.analyzers import check_analyzer
@@ -50,7 +51,8 @@ class Settings:
             raise InputError(f"fusion {self.fusion!r} is unknown: use one of {', '.join(FUSIONS)}")
         if not 0.0 <= self.alpha <= 1.0:
             raise InputError(f"alpha must be in [0, 1] (1 is BM25 alone, 0 is Lorentz alone), not {self.alpha}")
-        if self.candidates != "all" and not (isinstance(self.candidates, int) and self.candidates > 0):
+        count = isinstance(self.candidates, Integral) and not isinstance(self.candidates, bool) and self.candidates > 0
+        if self.candidates != "all" and not count:
             raise InputError(f"candidates must be a count above 0 or 'all', not {self.candidates!r}")
 
     def override(self, **asked: Any) -> Settings:

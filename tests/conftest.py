@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -13,6 +14,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from hyte import tokenizer as tokens
 from hyte.encoder import TOKENIZER_FILE, WEIGHTS_FILE, Encoder
 from hyte.weights import write_weights
+
+# The same examples in every run, and no deadline: the machine may be busy.
+settings.register_profile("hyte", deadline=None, derandomize=True)
+settings.load_profile("hyte")
 
 ROOT = Path(__file__).parents[1]
 WORDS = (
@@ -50,11 +55,11 @@ def tiny_tokenizer_file(tmp_path_factory) -> Path:
     return path
 
 
-def write_artifact(folder: Path, tokenizer_file: Path, pooling="oem_radial", power=1.0, k=1.0, seed=0) -> Path:
+def write_artifact(folder: Path, tokenizer_file: Path, pooling="oem_radial", power=1.0, k=1.0, seed=0, dim=DIM) -> Path:
     """An artifact of random rows in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokens.load_tokenizer(tokenizer_file)
-    rows = np.random.default_rng(seed).normal(size=(len(WORDS), DIM))
+    rows = np.random.default_rng(seed).normal(size=(len(WORDS), dim))
     write_weights(folder / WEIGHTS_FILE, rows, k, pooling, power, tokens.fingerprint(tokenizer))
     tokenizer.save(str(folder / TOKENIZER_FILE))
     return folder

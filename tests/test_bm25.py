@@ -59,7 +59,7 @@ def test_idf_is_never_negative_and_scores_are_finite(corpus, query):
     assert np.all(scores >= 0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_equals_bm25s(seed):
     rng = np.random.default_rng(seed)
@@ -87,6 +87,14 @@ def test_any_sequence_of_adds_and_removals_scores_bit_for_bit_as_a_fresh_build(s
     assert set(index.terms) == {term for document in corpus for term in document}
     for term, count in Counter(t for document in corpus for t in set(document)).items():
         assert index.document_frequency(term) == count
+
+
+@given(corpora, queries, st.randoms())
+def test_the_order_of_the_corpus_does_not_change_a_bit(corpus, query, random):
+    order = list(range(len(corpus)))
+    random.shuffle(order)
+    shuffled = build([corpus[i] for i in order]).scores(query)
+    np.testing.assert_array_equal(shuffled, build(corpus).scores(query)[order])
 
 
 def test_a_failure_while_adding_leaves_the_index_as_it_was():

@@ -9,6 +9,7 @@ import pytest
 
 from hyte.cli import main, read_text
 from hyte.errors import InputError
+from tests.conftest import write_artifact
 
 
 @pytest.fixture
@@ -156,6 +157,42 @@ def test_mistakes_are_one_line_and_exit_code_2(idx, notes, tmp_path, tiny_artifa
     assert "no weights there" in fails(["search", idx, "cat", "--artifact", tmp_path], capsys)
     (idx / "idx.bin").write_bytes(b"")
     assert "not a HyTE index" in fails(["search", idx, "cat"], capsys)
+
+
+def test_json_stays_strict_where_numbers_are_not_finite(notes, tmp_path, tiny_tokenizer_file, capsys):
+    artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, power=float("inf"))
+    (notes / "unknown.txt").write_text("☃ cafe")
+    main(["index", str(notes), "--out", str(tmp_path / "i"), "--artifact", str(artifact)])
+    capsys.readouterr()
+    for command in (["search", str(tmp_path / "i"), "the sea", "--mode", "lorentz"], ["info", str(tmp_path / "i")]):
+        assert main([*command, "--json"]) == 0
+        json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert main(command) == 0
+        capsys.readouterr()
+
+
+def test_what_needs_no_point_works_without_the_artifact(notes, tmp_path, tiny_tokenizer_file, capsys):
+    artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, seed=2)
+    idx = str(tmp_path / "i")
+    main(["index", str(notes), "--out", idx, "--artifact", str(artifact)])
+    moved = artifact.rename(tmp_path / "moved")
+    for command in (["info", idx], ["check", idx], ["search", idx, "sea", "--mode", "bm25"]):
+        assert main(command) == 0
+    assert main(["remove", idx, str(notes / "cats.txt")]) == 0
+    capsys.readouterr()
+    assert "name it (--artifact A)" in fails(["search", idx, "sea"], capsys)
+    assert main(["search", idx, "sea", "--artifact", str(moved)]) == 0
+
+
+def test_a_terminal_without_utf8_gets_escapes(idx, notes, tiny_artifact):
+    (notes / "日本.txt").write_text("the naïve cat 🙂")
+    environment = {"PYTHONIOENCODING": "ascii"}
+    for command in (["add", str(idx), str(notes)], ["search", str(idx), "cat"], ["search", str(idx), "cat", "--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "hyte", *command], capture_output=True, text=True, env=environment, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert str(notes / "日本.txt") in {hit["path"] for hit in json.loads(done.stdout)["hits"]}
 
 
 def test_replace_builds_anew(idx, notes, tiny_artifact, capsys):

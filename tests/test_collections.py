@@ -9,6 +9,7 @@ import pytest
 from eval import beirfiles, collections
 from eval.collections import Collection, load
 from hyte import InputError
+from hyte.chunking import chunk_spans
 
 CORPUS = [{"_id": "d1", "title": "A cat", "text": "sat"}, {"_id": "d2", "text": "a dog ran"}]
 QUERIES = [{"_id": "q1", "text": "cat"}, {"_id": "q2", "text": "dog"}]
@@ -63,12 +64,12 @@ def test_the_hash_tells_versions_apart(tmp_path):
     assert first.sha256 == same.sha256 != other.sha256
 
 
-def test_numbers_as_ids_join_with_text(tmp_path):  # D12
+def test_numbers_as_ids_join_with_text(tmp_path):
     found = load(write(tmp_path, [{"_id": 12, "text": "x"}], [{"_id": 7, "text": "y"}], test=["7\t12\t1"]))
     assert (found.corpus.keys(), found.queries, found.qrels) == ({"12"}, {"7": "y"}, {"7": {"12": 1}})
 
 
-def test_no_id_in_common_is_an_error(tmp_path):  # D12
+def test_no_id_in_common_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"2 judged queries, 2 queries, and no id in common \(such as 'x1' and 'q1'\)"):
         load(write(tmp_path, test=["x1\td1\t1", "x2\td2\t1"]))
     with pytest.raises(
@@ -77,7 +78,7 @@ def test_no_id_in_common_is_an_error(tmp_path):  # D12
         load(write(tmp_path, test=["q1\ty\t1", "q2\ty\t1"]))
 
 
-def test_judged_queries_without_text_are_counted_and_stay_judged(tmp_path, caplog):  # D12
+def test_judged_queries_without_text_are_counted_and_stay_judged(tmp_path, caplog):
     found = load(write(tmp_path, test=["q1\td1\t1", "lost\td2\t1"]))
     assert found.notes == {"queries_without_text": 1}
     assert list(found.queries) == ["q1"]
@@ -85,7 +86,7 @@ def test_judged_queries_without_text_are_counted_and_stay_judged(tmp_path, caplo
     assert caplog.messages == [f"{tmp_path.name}: 1 judged queries are not in queries.jsonl; they count as unanswered"]
 
 
-def test_judged_documents_missing_from_the_corpus_are_reported_once(tmp_path, caplog):  # D04
+def test_judged_documents_missing_from_the_corpus_are_reported_once(tmp_path, caplog):
     found = load(write(tmp_path, test=["q1\td1\t1", "q1\tghost\t1", "q2\tghost\t1"]))
     assert found.notes == {"dangling_judgements": 2}
     assert found.qrels["q1"] == {"d1": 1, "ghost": 1}
@@ -93,7 +94,7 @@ def test_judged_documents_missing_from_the_corpus_are_reported_once(tmp_path, ca
     assert "2 judgements" in caplog.messages[0]
 
 
-def test_of_a_repeated_id_the_last_counts_and_repeats_are_counted(tmp_path):  # D14
+def test_of_a_repeated_id_the_last_counts_and_repeats_are_counted(tmp_path):
     corpus = [*CORPUS, {"_id": "d1", "text": "second"}]
     queries = [*QUERIES, {"_id": "q2", "text": "second"}]
     found = load(write(tmp_path, corpus, queries, test=["q1\td1\t1", "q1\td1\t2", "q2\td2\t1"]))
@@ -102,7 +103,7 @@ def test_of_a_repeated_id_the_last_counts_and_repeats_are_counted(tmp_path):  # 
     assert found.notes == {"duplicate_documents": 1, "duplicate_queries": 1, "duplicate_judgements": 1}
 
 
-def test_quotes_in_judgements_are_plain_characters(tmp_path):  # D26
+def test_quotes_in_judgements_are_plain_characters(tmp_path):
     queries = [{"_id": each, "text": "x"} for each in ('"q1', "q2", "q3")]
     corpus = [{"_id": each, "text": "x"} for each in ("d1", 'd"2', "d3")]
     qrels = ['"q1\td1\t1', '"q1\td"2\t1', "q2\td3\t1", 'q3\td"2\t1', "q3\td3\t0"]
@@ -110,12 +111,12 @@ def test_quotes_in_judgements_are_plain_characters(tmp_path):  # D26
     assert found.qrels == {'"q1': {"d1": 1, 'd"2': 1}, "q2": {"d3": 1}, "q3": {'d"2': 1, "d3": 0}}
 
 
-def test_whole_numbers_as_grades(tmp_path):  # D11
+def test_whole_numbers_as_grades(tmp_path):
     assert load(write(tmp_path, test=["q1\td1\t1.0", "q2\td2\t2"])).qrels == {"q1": {"d1": 1}, "q2": {"d2": 2}}
 
 
 @pytest.mark.parametrize("grade", ["0.5", "nan", "inf", "1e9", "x", ""])
-def test_other_grades_are_refused_with_file_and_line(tmp_path, grade):  # D11
+def test_other_grades_are_refused_with_file_and_line(tmp_path, grade):
     with pytest.raises(InputError, match=r"qrels/test\.tsv, line 3: grade"):
         load(write(tmp_path, test=["q1\td1\t1", f"q2\td2\t{grade}"]))
 
@@ -176,7 +177,7 @@ def test_lines_are_bounded(tmp_path, monkeypatch):
         load(write(tmp_path, [*CORPUS, {"_id": "d3", "text": "x" * 200}]))
 
 
-def test_one_split_after_another(tmp_path):  # D19
+def test_one_split_after_another(tmp_path):
     write(tmp_path, test=["q1\td1\t1"], train=["q2\td2\t1"])
     first, train, third = load(tmp_path), load(tmp_path, "train"), load(tmp_path, split="test")
     assert content(first) == content(third)
@@ -255,7 +256,7 @@ def test_a_zip_that_declares_too_much_is_refused_unread(tmp_path, monkeypatch):
         load(path)
 
 
-def test_the_split_hint_of_ms_marco(tmp_path, caplog):  # D29
+def test_the_split_hint_of_ms_marco(tmp_path, caplog):
     write(tmp_path / "msmarco", test=QRELS, dev=QRELS)
     load(tmp_path / "msmarco", "dev")
     assert not caplog.messages
@@ -337,3 +338,13 @@ def test_the_counts_of_beir(shared_data, name, documents, queries, positive, dan
     count = sum(grade > 0 for grades in found.qrels.values() for grade in grades.values())
     assert (len(found.corpus), len(found.queries), count) == (documents, queries, positive)
     assert found.notes.get("dangling_judgements", 0) == dangling
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "exact", "paper"), [("scifact", 5227, 5302), ("nfcorpus", 3663, 3696), ("arguana", 8748, 8851)]
+)
+def test_the_chunks_of_beir_at_500_90(shared_data, name, exact, paper):
+    fields = [f"{title} {text}" for title, text in load(shared_data / "beir" / f"{name}.zip").corpus.values()]
+    counts = [sum(len(chunk_spans(field, 500, 90, tail)) for field in fields) for tail in ("exact", "paper")]
+    assert counts == [exact, paper]

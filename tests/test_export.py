@@ -1,6 +1,7 @@
 """Export: torch, onnxruntime and the runtime give the same points, or nothing is written."""
 
 import json
+import time
 
 import numpy as np
 import onnxruntime
@@ -123,6 +124,21 @@ def test_published_files_round_trip_through_training(checkpoint, tmp_path, tiny_
     rows = [read_weights(tmp_path / name / "weights.bin").rows for name in "ab"]
     np.testing.assert_array_equal(*rows)
     assert Encoder.load(tmp_path / "b").pooling == "oem"  # the published pair does not say; the paper does
+
+
+def test_a_checkpoint_goes_before_a_published_pair_in_its_folder(checkpoint, tmp_path):
+    run_export(str(checkpoint), str(tmp_path), artifact_format="published")
+    assert load_checkpoint(tmp_path).config["pooling"]["name"] == "oem_radial"
+    run_export(str(checkpoint), str(tmp_path))
+    assert not (tmp_path / "proj_weight.bin").exists()
+
+
+def test_many_texts_take_little_memory(graph):
+    path, _ = graph
+    bags = [np.arange(150) % 50] * 2000  # a table of tokens x texts would take 600 million entries
+    started = time.perf_counter()
+    assert run_onnx(path, bags).shape == (2000, 7)
+    assert time.perf_counter() - started < 5
 
 
 def test_mistakes_are_named(checkpoint, tmp_path, tiny_bert):

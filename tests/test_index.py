@@ -1,4 +1,6 @@
-"""HybridIndex: six documents with rankings worked out here, and the rules of DESIGN section 2."""
+"""HybridIndex: six documents with rankings worked out here, and the rules that search follows."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -76,7 +78,7 @@ def test_hybrid_mixes_both_scores_by_eqs_10_to_12(index, candidates):
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(documents=corpora, query=queries)
 def test_the_ends_of_alpha_are_the_single_rankers_exactly(encoder, fusion, documents, query):
     index = build(encoder, {str(i): text for i, text in enumerate(documents)})
@@ -87,7 +89,7 @@ def test_the_ends_of_alpha_are_the_single_rankers_exactly(encoder, fusion, docum
     assert names(index.search(query, k=99, alpha=0.0, candidates="all", fusion=fusion)) == dense
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(documents=corpora, query=queries)
 def test_two_stages_order_the_candidates_as_lorentz_does_at_alpha_0_then_go_on_with_bm25(encoder, documents, query):
     index = build(encoder, {str(i): text for i, text in enumerate(documents)})
@@ -96,6 +98,45 @@ def test_two_stages_order_the_candidates_as_lorentz_does_at_alpha_0_then_go_on_w
         return
     dense = [path for path in names(index.search(query, k=99, mode="lorentz")) if path in lexical[:3]]
     assert names(index.search(query, k=99, alpha=0.0, candidates=3)) == dense + lexical[3:]
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("candidates", [1, 10, "all"])
+def test_scores_never_rise_down_the_list(encoder, fusion, alpha, candidates):
+    documents = {f"d{i}": f"cat {'dog ' * i}{'sea ' * (i * 7 % 11)}" for i in range(40)}
+    hits = build(encoder, documents).search("cat sea", 99, alpha, candidates, fusion=fusion)
+    scores = [hit.score for hit in hits]
+    assert len(hits) == 40
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory, tiny_tokenizer_file) -> Encoder:
+    """An encoder of 384 dimensions, where a BLAS product gives equal rows unequal last bits."""
+    return Encoder.load(write_artifact(tmp_path_factory.mktemp("wide"), tiny_tokenizer_file, dim=384))
+
+
+@pytest.mark.parametrize("exclude", [None, "d000"])
+def test_equal_chunks_tie_and_stay_in_their_places(wide, exclude):
+    words = WORDS[5:25]
+    documents = {f"d{i:03}": f"cat {words[i % 3]} {words[i % 2 + 5]}" for i in range(203)}
+    index = build(wide, documents)
+    order = {path: i for i, path in enumerate(documents)}
+    for ask in ({"mode": "lorentz"}, {"candidates": "all", "alpha": 0.0}, {"candidates": 50, "alpha": 0.0}):
+        hits = index.search("cat", 300, exclude=exclude, **ask)
+        for a, b in pairwise(hits):
+            same = documents[a.path] == documents[b.path] and None not in (a.lorentz, b.lorentz)
+            assert not same or (a.lorentz == b.lorentz and order[a.path] < order[b.path])
+
+
+@settings(max_examples=20)
+@given(documents=corpora, query=queries)
+def test_two_stages_give_the_very_scores_of_exhaustive_search(wide, documents, query):
+    index = build(wide, {str(i): text for i, text in enumerate(documents)})
+    every = {hit.path: hit.lorentz for hit in index.search(query, 99, mode="lorentz")}
+    for hit in index.search(query, 99, candidates=2):
+        assert hit.lorentz in (None, every[hit.path])
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
@@ -227,7 +268,7 @@ def test_removed_documents_are_gone_and_removing_what_is_not_there_is_an_error(e
         index.remove("cats")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), corpora.map(" ".join))), max_size=8), queries)
 def test_any_sequence_of_changes_searches_as_a_fresh_build(encoder, steps, query):
     settings_ = Settings(analyzer="alnum", window=3, overlap=1)
@@ -324,10 +365,30 @@ def test_an_index_opens_only_with_the_artifact_that_built_it(encoder, tmp_path, 
     build(Encoder.load(artifact)).save(tmp_path / "idx")
     with pytest.raises(InputError, match="built with artifact .* or build the index anew"):
         HybridIndex.load(tmp_path / "idx", encoder)
+    assert HybridIndex.load(tmp_path / "idx", artifact).search("cat")
     moved = artifact.rename(tmp_path / "moved")
     with pytest.raises(InputError, match="built with artifact .* or build the index anew"):
         HybridIndex.load(tmp_path / "idx")
     assert HybridIndex.load(tmp_path / "idx", Encoder.load(moved)).search("cat")
+
+
+def test_without_its_artifact_an_index_still_does_what_needs_no_point(encoder, tmp_path, tiny_tokenizer_file):
+    artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, seed=1)
+    build(Encoder.load(artifact, "oem", 3.0)).save(tmp_path / "idx")
+    moved = artifact.rename(tmp_path / "moved")
+    index = HybridIndex.load(tmp_path / "idx", need_encoder=False)
+    assert names(index.search("cat", mode="bm25")) == ["cats"]
+    with pytest.raises(InputError, match="mode hybrid needs an artifact"):
+        index.search("cat")
+    index.remove("sea")
+    index.save(tmp_path / "idx")
+    index.add("new", "cat")
+    with pytest.raises(InputError, match=f"adding needs the artifact {artifact}"):
+        index.flush()
+    again = HybridIndex.load(tmp_path / "idx", moved)
+    assert (again.encoder.pooling, again.encoder.power) == ("oem", 3.0)
+    assert "sea" not in again
+    assert again.search("cat")[0].lorentz is not None
 
 
 def test_an_empty_index_saves_loads_and_grows(encoder, tmp_path):

@@ -12,7 +12,7 @@ import torch
 from hyte import geometry, pooling
 from hyte.nn import lorentz
 from hyte.nn.encoder import HyteEncoder
-from hyte.nn.pooling import EAGER, PORTABLE, pool
+from hyte.nn.pooling import fused_sum, pool, portable_sum
 from hyte.nn.projection import Projection
 
 RADII = (0.01, 0.1, 1.0, 3.0, 8.0)
@@ -204,10 +204,10 @@ def numpy_pool(space, ids, sizes, name, power, k):
     return np.stack([pooling.pool(space[part], name, power, k) for part in parts])
 
 
-@pytest.mark.parametrize("ops", [EAGER, PORTABLE], ids=["eager", "portable"])
+@pytest.mark.parametrize("bag_sum", [fused_sum, portable_sum])
 @pytest.mark.parametrize("name", pooling.POOLINGS)
 @pytest.mark.parametrize("radius", RADII)
-def test_pooling_equals_numpy_in_float64(radius, name, ops):
+def test_pooling_equals_numpy_in_float64(radius, name, bag_sum):
     space = space_at(radius, 30, 15)
     space[3] = 0.0  # a token at the origin
     ids, offsets, sizes = bags()
@@ -215,7 +215,7 @@ def test_pooling_equals_numpy_in_float64(radius, name, ops):
         for power in POWERS:
             expected = numpy_pool(space, ids, sizes, name, power, k)
             arguments = (torch.tensor(space), torch.tensor(ids), torch.tensor(offsets), name, power, k)
-            points, known = pool(*arguments, ops=ops)
+            points, known = pool(*arguments, bag_sum=bag_sum)
             error = np.linalg.norm(points - expected, axis=1) / np.linalg.norm(expected, axis=1)
             # oem cancels: t^2 of the points times the rounding of float64
             assert error.max() < 1e-12 * max(1.0, math.cosh(radius) ** 2 if name in ("oem", "einstein") else 1.0)
@@ -263,8 +263,8 @@ def test_opposite_tokens_have_no_direction():
 def test_max_takes_the_first_of_equals():
     space = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.5, 0.0]])
     ids, offsets = torch.tensor([2, 1, 0, 0, 1]), torch.tensor([0, 3])
-    for ops in (EAGER, PORTABLE):
-        points = pool(space, ids, offsets, "max", ops=ops)[0]
+    for bag_sum in (fused_sum, portable_sum):
+        points = pool(space, ids, offsets, "max", bag_sum=bag_sum)[0]
         assert points[:, 1:].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
@@ -291,14 +291,14 @@ def test_float32_errors_are_as_stated(name):
             assert error.max() < limit, (radius, power)
 
 
-@pytest.mark.parametrize("ops", [EAGER, PORTABLE], ids=["eager", "portable"])
+@pytest.mark.parametrize("bag_sum", [fused_sum, portable_sum])
 @pytest.mark.parametrize("name", pooling.POOLINGS)
 @pytest.mark.parametrize("power", [0.0, 1.0, 4.0])
-def test_derivatives_of_pooling_are_right_by_finite_differences(name, power, ops):
+def test_derivatives_of_pooling_are_right_by_finite_differences(name, power, bag_sum):
     space = torch.tensor(space_at(1.0, 6, 18), requires_grad=True)
     ids, offsets = torch.tensor([0, 1, 1, 2, 3, 4, 5]), torch.tensor([0, 4, 4])
     counts = torch.tensor([1, 1, 2, 1, 3, 1, 1])
-    assert torch.autograd.gradcheck(lambda s: pool(s, ids, offsets, name, power, 2.0, counts, ops)[0], (space,))
+    assert torch.autograd.gradcheck(lambda s: pool(s, ids, offsets, name, power, 2.0, counts, bag_sum)[0], (space,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -326,13 +326,13 @@ def test_nan_is_not_hidden(name, power):
 
 
 def test_no_texts_and_no_tokens():
-    for ops in (EAGER, PORTABLE):
+    for bag_sum in (fused_sum, portable_sum):
         none = torch.zeros(0, dtype=torch.int64)
         for name in pooling.POOLINGS:
-            points, known = pool(torch.ones(2, 3), none, none, name, ops=ops)
+            points, known = pool(torch.ones(2, 3), none, none, name, bag_sum=bag_sum)
             assert points.shape == (0, 4)
             assert known.shape == (0,)
-            points, known = pool(torch.ones(2, 3), none, torch.tensor([0, 0]), name, ops=ops)
+            points, known = pool(torch.ones(2, 3), none, torch.tensor([0, 0]), name, bag_sum=bag_sum)
             assert points.tolist() == [[1.0, 0.0, 0.0, 0.0]] * 2
             assert not known.any()
 

@@ -50,7 +50,7 @@ def test_mean_and_max_by_hand():
 
 
 def test_oem_collapses_where_oem_radial_does_not():
-    # DESIGN trap 5: many tokens in different directions fall to the origin, whatever their radius.
+    # Many tokens in different directions fall to the origin, whatever their radius.
     x = 10 * np.eye(200)
     assert geometry.radius(pool(x, "oem")) < 1.0
     assert geometry.radius(pool(x, "oem_radial")) == pytest.approx(math.asinh(10), rel=1e-12)
@@ -100,6 +100,22 @@ def test_all_powers_agree_where_all_radii_are_equal(pooling):
 
 def test_opposite_tokens_have_no_direction():
     np.testing.assert_array_equal(pool([[2.0, 0.0], [-2.0, 0.0]], "oem_radial"), geometry.origin(2))
+
+
+@pytest.mark.parametrize("left", [1e-7, 1e-5, 1e-2])
+def test_a_direction_counts_from_a_millionth_of_the_summed_lengths_on(left):
+    pooled = pool([[2.0, 0.0], [-2.0, 4.0 * left]], "oem_radial", power=-1.0)
+    if left < 1e-6:
+        np.testing.assert_array_equal(pooled, geometry.origin(2))
+    else:
+        np.testing.assert_allclose(pooled[1:], [0.0, 2.0], rtol=1e-3, atol=1e-9)
+
+
+@pytest.mark.parametrize("pooling", ["oem", "oem_radial"])
+@pytest.mark.parametrize(("power", "wins"), [(1e308, 1), (-1e308, 0)])
+def test_no_power_overflows(pooling, power, wins):
+    x = np.array([[1.0, 0.0], [0.0, 30.0]])
+    np.testing.assert_allclose(pool(x, pooling, power), geometry.lift(x[wins]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

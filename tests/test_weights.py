@@ -85,6 +85,18 @@ def test_bad_values_are_refused_when_writing_and_when_reading(tmp_path, blob):
             write_weights(tmp_path / "bad", np.zeros(shape), 1.0, "oem", 1.0, SHA)
 
 
+@pytest.mark.parametrize(
+    ("offset", "field"), [(24, struct.pack("<d", -1)), (32, struct.pack("<d", np.nan)), (40, b"median")]
+)
+def test_a_header_that_means_nothing_is_refused_with_its_file(blob, offset, field):
+    raw = bytearray(blob.read_bytes())
+    raw[offset : offset + len(field)] = field
+    raw[120:152] = hashlib.sha256(raw[:120]).digest()
+    blob.write_bytes(raw)
+    with pytest.raises(InputError, match=rf"{blob}: the header \(offset 24\) says: .*export the artifact again"):
+        read_weights(blob)
+
+
 def test_other_versions_and_foreign_files_say_what_they_are(blob, tmp_path):
     raw = bytearray(blob.read_bytes())
     raw[8] = 9

@@ -41,7 +41,7 @@ def test_trained_points_retrieve_and_the_hybrid_beats_both_its_halves(artifacts,
         return evaluate(collection, settings, mode, artifacts[pooling], out=tmp_path / mode)["ndcg@10"]
 
     assert ndcg("hybrid") > max(ndcg("bm25"), ndcg("lorentz")) + 0.01
-    assert ndcg("lorentz") > ndcg("lorentz", "oem") + 0.05  # DESIGN trap 5: plain OEM collapses
+    assert ndcg("lorentz") > ndcg("lorentz", "oem") + 0.05  # plain OEM collapses
 
 
 def test_the_demo_leaves_what_it_says(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hyte.errors import InputError
-from hyte.files import atomic_write
+from hyte.files import atomic_write, strict_json
 from hyte.weights import read_matrix
 
 FILE = "checkpoint.safetensors"
@@ -46,18 +45,18 @@ def save_checkpoint(path: str | Path, state: dict[str, Tensor], config: dict[str
     for name, value in tensors.items():
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"{path}: not written: {name} holds a value that is not finite; lower lr")
-    metadata = {"format": FORMAT, "config": json.dumps(_strict(config), allow_nan=False)}
+    metadata = {"format": FORMAT, "config": strict_json(config)}
     with atomic_write(path) as file:
         file.write(save(tensors, metadata))
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint: its file, its run folder, or a folder with the published proj_weight.bin and proj_out.bin.
+    """Read a checkpoint: its file, its run folder, or else the published pair proj_weight.bin, proj_out.bin.
 
     Raises InputError, with the file, where it is missing, damaged, of another format, or W1 and W2 do not fit.
     """
     source = Path(path)
-    if all((source / name).is_file() for name in PUBLISHED):
+    if not (source / FILE).is_file() and all((source / name).is_file() for name in PUBLISHED):
         w1, w2 = (torch.from_numpy(read_matrix(source / name)) for name in PUBLISHED)
         return _checked(Checkpoint({"w1": w1, "w2": w2}, dict(PUBLISHED_CONFIG), source))
     file = source / FILE if source.is_dir() else source
@@ -86,14 +85,3 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
     if w1.ndim != 2 or w2.shape != w1.shape[::-1]:
         raise InputError(f"{checkpoint.path}: W1 {tuple(w1.shape)} and W2 {tuple(w2.shape)} do not fit each other")
     return checkpoint
-
-
-def _strict(value: Any) -> Any:
-    """Plain data with numbers that JSON has no name for as text ("inf")."""
-    if isinstance(value, dict):
-        return {str(key): _strict(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

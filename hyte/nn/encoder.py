@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hyte.geometry import check_k
-from hyte.nn.pooling import EAGER, BagOps, pool
+from hyte.nn.pooling import pool
 from hyte.nn.projection import Projection
 from hyte.pooling import check_pooling
 
@@ -22,7 +22,6 @@ class HyteEncoder(nn.Module):
         k: K of the hyperboloid.
         pooling: one of `hyte.pooling.POOLINGS`.
         power: P of eq. 1, finite or inf.
-        ops: how bags are summed (`hyte.nn.pooling.BagOps`).
     """
 
     table: Tensor
@@ -34,7 +33,6 @@ class HyteEncoder(nn.Module):
         k: float = 1.0,
         pooling: str = "oem_radial",
         power: float = 1.0,
-        ops: BagOps = EAGER,
     ) -> None:
         super().__init__()
         check_pooling(pooling, power)
@@ -42,7 +40,7 @@ class HyteEncoder(nn.Module):
             raise ValueError(f"the table has {table.shape[1]} dimensions, the projection {projection.w1.shape[1]}")
         self.register_buffer("table", torch.from_numpy(table), persistent=False)
         self.projection = projection
-        self.k, self.pooling, self.power, self.ops = check_k(k), pooling, power, ops
+        self.k, self.pooling, self.power = check_k(k), pooling, power
 
     def forward(self, ids: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Flat token ids (T,) and the starts (B,) of the texts to points (B, d+1) and known flags (B,) bool."""
@@ -57,7 +55,7 @@ class HyteEncoder(nn.Module):
         `rows` (T,) point into `distinct`, `counts` (T,) say how often each stands there.
         """
         space = self.projection(self.table.index_select(0, distinct))
-        return pool(space, rows, offsets, self.pooling, self.power, self.k, counts, self.ops)
+        return pool(space, rows, offsets, self.pooling, self.power, self.k, counts)
 
     @torch.no_grad()
     def baked(self) -> npt.NDArray[np.float32]:

@@ -68,7 +68,8 @@ def radius(p: Tensor, k: float = 1.0) -> Tensor:
 def distance(p: Tensor, q: Tensor, k: float = 1.0) -> Tensor:
     """Geodesic distance (eq. 6) of points (..., d+1), broadcast: (...), at least 0.
 
-    DESIGN trap 8's form of sqrt(K) arcosh(-<p, q>/K), exact for near and far points. The gradient is 0 at p = q.
+    The form of sqrt(K) arcosh(-<p, q>/K) in `hyte.geometry.distance`, exact for near and far points.
+    The gradient is 0 at p = q.
     """
     x, y = p[..., 1:], q[..., 1:]
     root = math.sqrt(check_k(k))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,43 +21,26 @@ from hyte.geometry import check_k
 from hyte.nn.lorentz import lift, norm
 from hyte.pooling import NO_DIRECTION, check_pooling
 
-
-class BagOps(NamedTuple):
-    """How sums over bags are carried out; everything else in `pool` is elementwise.
-
-    Attributes:
-        number: (offsets (B,), T) -> (T,) the bag that each occurrence belongs to.
-        sum: (terms (U, m), ids (T,), offsets (B,), weights (T,)) -> (B, m) sum of weights * terms[ids] over each bag.
-    """
-
-    number: Callable[[Tensor, int], Tensor]
-    sum: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# Sums over bags: terms (U, m), ids (T,), offsets (B,), weights (T,) -> (B, m), the sum of weights * terms[ids].
+BagSum = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _number_eager(offsets: Tensor, total: int) -> Tensor:
-    lengths = torch.diff(offsets, append=offsets.new_tensor([total]))
-    bags = torch.arange(len(offsets), device=offsets.device)
-    return torch.repeat_interleave(bags, lengths, output_size=total)
-
-
-def _sum_eager(terms: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+def fused_sum(terms: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+    """Sums over bags by one fused gather and sum, for training."""
     return functional.embedding_bag(ids, terms, offsets, mode="sum", per_sample_weights=weights)
 
 
-def _number_portable(offsets: Tensor, total: int) -> Tensor:
-    positions = torch.arange(total, device=offsets.device)
-    return (positions[:, None] >= offsets[None, :]).sum(1) - 1
-
-
-def _sum_portable(terms: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+def portable_sum(terms: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+    """Sums over bags by operations that torch's ONNX exporter can convert."""
     values = terms[ids] * weights[:, None]
-    bags = _number_portable(offsets, ids.shape[0])[:, None].expand(values.shape)
+    bags = bag_numbers(offsets, ids.shape[0])[:, None].expand(values.shape)
     return values.new_zeros((offsets.shape[0], terms.shape[1])).scatter_add(0, bags, values)
 
 
-# Training: one fused gather and sum. Export: comparisons and scatter_add, which torch's ONNX exporter can convert.
-EAGER = BagOps(_number_eager, _sum_eager)
-PORTABLE = BagOps(_number_portable, _sum_portable)
+def bag_numbers(offsets: Tensor, total: int) -> Tensor:
+    """The bag (T,) that each occurrence belongs to, from the starts (B,) of the bags."""
+    starts = torch.zeros(total + 1, dtype=torch.int64, device=offsets.device)
+    return starts.scatter_add(0, offsets, torch.ones_like(offsets)).cumsum(0)[:total] - 1
 
 
 def pool(
@@ -69,9 +51,9 @@ def pool(
     power: float = 1.0,
     k: float = 1.0,
     counts: Tensor | None = None,
-    ops: BagOps = EAGER,
+    bag_sum: BagSum = fused_sum,
 ) -> tuple[Tensor, Tensor]:
-    """Pool the tokens of each bag (eqs. 1, 2; `oem_radial` of DESIGN section 2).
+    """Pool the tokens of each bag as `hyte.pooling` defines it.
 
     Args:
         space: (U, d) space coordinates of the distinct tokens, float32 or float64.
@@ -81,7 +63,7 @@ def pool(
         power: P of eq. 1, any finite number or inf; only `oem` and `oem_radial` have one.
         k: K of the hyperboloid.
         counts: (T,) how often each occurrence counts; 1 each by default. A bag may so list each token once.
-        ops: how bags are summed, `EAGER` or `PORTABLE`.
+        bag_sum: `fused_sum` or `portable_sum`.
 
     Returns:
         (B, d+1) points in the dtype of `space`, the origin for an empty bag, and (B,) bool, False for an empty bag.
@@ -92,11 +74,11 @@ def pool(
     check_k(k)
     length = norm(space)
     time = torch.sqrt(length.square() + k)
-    weights = _weights(time[:, 0], ids, offsets, pooling, power, ops)
+    weights = _weights(time[:, 0], ids, offsets, pooling, power)
     if counts is not None and pooling != "max":
         weights = weights * counts.to(weights.dtype)
     columns = [space, torch.ones_like(time), length, time, math.sqrt(k) * _asinh(length / math.sqrt(k))]
-    sums = ops.sum(torch.cat(columns, dim=1), ids, offsets, weights).double()
+    sums = bag_sum(torch.cat(columns, dim=1), ids, offsets, weights).double()
     x, total, size, mean_time, mean_radius = torch.split(sums, [space.shape[1], 1, 1, 1, 1], dim=1)
     known = total != 0  # the largest weight of a bag is 1; NaN counts as known, so that it is seen and not hidden
     total = torch.where(known, total, 1.0)
@@ -120,19 +102,21 @@ def _sinh(r: Tensor) -> Tensor:
     return (grown + grown / (grown + 1.0)) / 2.0
 
 
-def _weights(time: Tensor, ids: Tensor, offsets: Tensor, pooling: str, power: float, ops: BagOps) -> Tensor:
+def _weights(time: Tensor, ids: Tensor, offsets: Tensor, pooling: str, power: float) -> Tensor:
     """Weights (T,) of the occurrences: t^(P+1) over its largest value in the bag, so in [0, 1]."""
     each = time.index_select(0, ids)
     if pooling in ("mean", "einstein"):
         return torch.ones_like(each)
-    bags = ops.number(offsets, ids.shape[0])
+    bags = bag_numbers(offsets, ids.shape[0])
     if pooling == "max":
         return _first(each, bags, offsets) + 0.0 * each  # NaN where t is NaN or inf: seen and not hidden
     if power == math.inf:
         return (each == _top(each, bags, offsets)[bags]) + 0.0 * each
-    logs = (power + 1.0) * torch.log(each)
-    # Every pooling divides by the sum of the weights, so the largest is a constant to the gradient.
-    return torch.exp(logs - _top(logs, bags, offsets)[bags])
+    # Every pooling divides by the sum of the weights, so the largest is a constant to the gradient. It is taken off
+    # before the product, so that no P overflows.
+    sign = 1.0 if power > -1.0 else -1.0
+    logs = sign * torch.log(each)
+    return torch.exp(abs(power + 1.0) * (logs - _top(logs, bags, offsets)[bags]))
 
 
 def _top(values: Tensor, bags: Tensor, offsets: Tensor) -> Tensor:
