@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := outputs/demo
 TABLE := outputs/table
-DATA ?= ../shared/data
+DATA ?= $(or $(HYTE_DATA),../shared/data)
 
 comma := ,
 sets = $(subst $() ,$(comma),$(foreach name,$(2),$(DATA)/$(1)/$(name).zip))
@@ -33,14 +33,14 @@ lint: .venv ## style, types, and which folder may import which
 test: lint ## lint, types and the tests, under 6 minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow"
 
-test-slow: .venv ## longer tests, most of which need ../shared/data (or DATA=FOLDER), under 12 minutes
+test-slow: .venv ## longer tests, most of which need ../shared/data (or HYTE_DATA=FOLDER), under 12 minutes
 	HYTE_DATA=$(abspath $(DATA)) $(BIN)/python -m pytest -m slow
 
 demo: .venv ## train, export, evaluate, index and search the built-in collection, 3 minutes
 	$(BIN)/python demo.py --out $(DEMO)
 
 # The README's table. Training is done once; rm -r outputs/table starts afresh.
-table: .venv bm25 reported $(foreach pooling,oem_radial oem,lorentz-$(pooling) paper-$(pooling) hyte-$(pooling)) ## the README's table, 25 minutes
+table: .venv bm25 reported $(foreach pooling,oem_radial oem,lorentz-$(pooling) paper-$(pooling) hyte-$(pooling)) ## the README's table, 23 minutes
 	$(BIN)/python -m eval.collect $(TABLE)/eval/*/metrics.json
 
 $(TABLE)/%/artifact: | .venv
