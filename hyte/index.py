@@ -180,6 +180,8 @@ class HybridIndex:
             points, known = np.zeros((len(texts), 0), np.float32), np.zeros(len(texts), bool)
         else:
             points, known = self.encoder.encode_with_flags(texts)
+        if not np.isfinite(points).all():
+            raise InputError(f"{self.encoder.path}: its rows are so large that points overflow float32; train it again")
         counts = [len(found) for found in spans]
         return Chunks(
             document=np.repeat(np.arange(first, first + len(spans), dtype=np.int32), counts),

@@ -101,6 +101,28 @@ def test_what_is_not_a_text_is_named(encoder, bad):
         encoder.encode(bad)
 
 
+@pytest.mark.parametrize("invisible", ["\u200b", "\ufeff", "\u00ad", "\u200d"])
+def test_invisible_characters_inside_a_word_do_not_change_its_point(encoder, invisible):
+    np.testing.assert_array_equal(*encoder.encode([f"pro{invisible}tein", "protein"]))
+
+
+@pytest.mark.parametrize("ids", [[5, 7], np.array([5, 7], np.int32), np.array([5, 7], np.uint16)])
+def test_ids_of_any_integer_kind(encoder, ids):
+    np.testing.assert_array_equal(encoder.pool(ids), encoder.pool(np.array([5, 7], np.int64)))
+
+
+def test_a_fork_after_encoding_does_not_hang(tiny_artifact):
+    code = (
+        "import os, sys; from hyte import Encoder; e = Encoder.load(sys.argv[1]); e.encode(['cat'] * 2000);"
+        "child = os.fork(); p = e.encode(['cat sat'] * 2000); os._exit(0) if child == 0 else None;"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_artifact)], timeout=60, capture_output=True, check=False
+    )
+    assert done.returncode == 0
+
+
 def test_long_texts_are_not_cut(encoder):
     assert not np.array_equal(*encoder.encode(["cat " * 300 + "sea", "cat " * 300]))
 

@@ -103,31 +103,63 @@ def by_definition(grades: dict[str, int], ranking: list[str]) -> list[float]:
     return [dcg / ideal, sum(precisions) / positive, len(hits) / positive]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_by_definition_and_by_pytrec_eval(seed):
+def random_run(seed: int) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
+    """20 queries with graded judgements, some of documents that no ranking can hold, and rankings of 1 to 250."""
     random = np.random.default_rng(seed)
     documents = [f"d{i}" for i in range(300)]
     qrels, rankings = {}, {}
     for query in map(str, range(20)):
         judged = random.choice(documents, random.integers(1, 150), replace=False).tolist()
-        qrels[query] = {each: int(random.integers(-1, 4)) for each in judged} | {judged[0]: 1}
-        rankings[query] = random.permutation(documents)[: random.integers(0, 250)].tolist()
+        qrels[query] = {each: int(random.integers(-1, 4)) for each in judged} | {judged[0]: 1, "ghost": 1}
+        rankings[query] = random.permutation(documents)[: random.integers(1, 250)].tolist()
+    return qrels, rankings
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_by_definition_and_by_pytrec_eval(seed):
+    qrels, rankings = random_run(seed)  # 50 times 20 queries
     found = evaluate(qrels, rankings)
     raw = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut", "map_cut", "recall"}).evaluate(
         {query: {each: -float(i) for i, each in enumerate(ranking)} for query, ranking in rankings.items()}
     )
     for query, each in found.per_query.items():
-        assert list(each.values()) == pytest.approx(by_definition(qrels[query], rankings[query]), abs=1e-12)
-        assert list(each.values()) == [raw[query][name] for name in ("ndcg_cut_10", "map_cut_100", "recall_100")]
+        expected = [raw[query][name] for name in ("ndcg_cut_10", "map_cut_100", "recall_100")]
+        assert list(each.values()) == pytest.approx(by_definition(qrels[query], rankings[query]), abs=1e-9)
+        assert list(each.values()) == pytest.approx(expected, abs=1e-9)
     for name in METRICS:
         assert found.mean[name] == pytest.approx(np.mean([each[name] for each in found.per_query.values()]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_means_are_those_of_beir(seed):
+    from beir.retrieval.evaluation import EvaluateRetrieval
+
+    qrels, rankings = random_run(seed)
+    scores = {query: {each: 300.0 - i for i, each in enumerate(ranking)} for query, ranking in rankings.items()}
+    ndcg, average, recall, _ = EvaluateRetrieval.evaluate(qrels, scores, [10, 100], ignore_identical_ids=False)
+    expected = [ndcg["NDCG@10"], average["MAP@100"], recall["Recall@100"]]
+    assert list(evaluate(qrels, rankings).mean.values()) == pytest.approx(expected, abs=1e-5)
 
 
 # Run files
 
 
 def test_any_id_survives_a_run_file(tmp_path):
-    ids = ["PMC 12 34", "a\tb", "日本/1", "50%", "%20", "x\u2028y", "a\x1cb", "\u00a0", 'q"uote', "d" * 300]
+    ids = [
+        "PMC 12 34",
+        "a\tb",
+        "日本/1",
+        "50%",
+        "%20",
+        "x\u2028y",
+        "a\x1cb",
+        "\u00a0",
+        'q"uote',
+        "d" * 300,
+        "a\nb",
+        "a\r\nb",
+        "\0",
+    ]
     rankings = {"q 1": ids, "q%202": ids[::-1]}
     qrels = {"q 1": {ids[1]: 1, ids[4]: 2}, "q%202": {ids[0]: 1}}
     write_run(tmp_path / "run.trec", rankings)
@@ -135,7 +167,7 @@ def test_any_id_survives_a_run_file(tmp_path):
     assert evaluate(qrels, read_run(tmp_path / "run.trec")) == evaluate(qrels, rankings)
     rows = [line.split() for line in (tmp_path / "run.trec").read_text("utf-8").splitlines()]
     assert {len(row) for row in rows} == {6}
-    assert rows[0] == ["q%201", "Q0", "PMC%2012%2034", "1", "10", "hyte"]
+    assert rows[0] == ["q%201", "Q0", "PMC%2012%2034", "1", "13", "hyte"]
 
 
 def test_bad_run_files_are_refused(tmp_path):

@@ -4,16 +4,20 @@ import json
 import time
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 
 import export.run
-from export.onnx import BakedEncoder, flat, run_onnx, write_onnx
+from export.onnx import BakedEncoder, _check_shapes, flat, run_onnx, write_onnx
 from export.run import PARITY_TEXTS
 from export.run import export as run_export
 from hyte import Encoder, InputError
+from hyte.nn.encoder import HyteEncoder
+from hyte.nn.projection import Projection
 from hyte.pooling import pool
+from hyte.tokenizer import token_ids
 from hyte.weights import read_matrix, read_weights
 from tests.conftest import WORDS
 from training.checkpoint import load_checkpoint, save_checkpoint
@@ -102,6 +106,39 @@ def test_the_graph_takes_any_number_of_texts_and_tokens(graph, texts, length):
     assert points.shape == (texts, 7)
     for point in points:
         np.testing.assert_allclose(point, pool(rows[bags[0]], "oem_radial"), rtol=1e-5, atol=1e-6)
+
+
+def test_three_backends_rank_alike(checkpoint, tmp_path, tiny_bert):
+    run_export(str(checkpoint), str(tmp_path / "a"))
+    encoder = Encoder.load(tmp_path / "a")
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(WORDS[5:26], generator.integers(1, 30))) for _ in range(250)]
+    bags = token_ids(encoder.tokenizer, texts)
+    trained, table = load_checkpoint(checkpoint), load_tokens("bge_small", tiny_bert).table
+    model = HyteEncoder(table, Projection(trained.state["w1"], trained.state["w2"]), 1.0, "oem_radial", 1.0).double()
+    with torch.no_grad():
+        framework = model(*map(torch.from_numpy, flat(bags)))[0].numpy()
+    lists = []
+    for points in (encoder.encode(texts), run_onnx(tmp_path / "a" / "model.onnx", bags), framework):
+        np.testing.assert_allclose(points, framework, rtol=0, atol=1e-5 * framework[:, 0].max())
+        documents, queries = points[:200].astype(np.float64), points[200:].astype(np.float64)
+        inner = queries[:, 1:] @ documents[:, 1:].T - queries[:, :1] @ documents[:, :1].T
+        lists.append(np.argsort(-np.round(inner, 3), axis=1, kind="stable")[:, :10])
+    np.testing.assert_array_equal(lists[0], lists[1])
+    np.testing.assert_array_equal(lists[0], lists[2])
+
+
+def test_a_size_that_the_exporter_fixed_is_noticed(tmp_path):
+    def value(name, kind, *shape):
+        return onnx.helper.make_tensor_value_info(name, kind, shape)
+
+    for shapes in ((5, "b", "b", 7), ("t", 3, 3, 7), ("t", "b", "b", "w")):
+        tokens, texts, points, width = shapes
+        inputs = [value("ids", onnx.TensorProto.INT64, tokens), value("offsets", onnx.TensorProto.INT64, texts)]
+        outputs = [value("points", onnx.TensorProto.FLOAT, points, width), value("known", onnx.TensorProto.BOOL, texts)]
+        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "g", inputs, outputs)), tmp_path / "m.onnx")
+        with pytest.raises(RuntimeError, match="must be free"):
+            _check_shapes(tmp_path / "m.onnx", 7)
 
 
 def test_an_empty_text_among_others_is_the_origin_and_flagged(graph):

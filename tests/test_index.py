@@ -333,6 +333,56 @@ def test_what_is_not_text_is_refused_with_its_path(encoder):
     assert len(index) == len(DOCUMENTS)
 
 
+def test_points_that_are_not_finite_are_never_indexed(tmp_path, tiny_tokenizer_file):
+    encoder = Encoder.load(write_artifact(tmp_path / "a", tiny_tokenizer_file))
+    encoder._rows = np.full((len(WORDS), 8), 3e38, np.float32)  # finite, but |x| is beyond float32
+    encoder._norms = np.linalg.norm(encoder._rows.astype(np.float64), axis=1)
+    index = HybridIndex(encoder)
+    index.add("d", "cat")
+    with pytest.raises(InputError, match="points overflow float32"):
+        index.flush()
+
+
+def test_inner_products_are_as_fine_as_float64_says(wide):
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(WORDS[5:25], 12)) for _ in range(1000)]
+    index = build(wide, {str(i): text for i, text in enumerate(texts)})
+    points = wide.encode(texts).astype(np.float64)
+    for query in texts[:20]:
+        hits = index.search(f"{query} cat", 1000, mode="lorentz")
+        exact = geometry.inner(points, wide.encode([f"{query} cat"])[0].astype(np.float64))
+        assert len({hit.lorentz for hit in hits}) >= 0.99 * len(set(exact))
+        assert [hit.path for hit in hits[:10]] == [str(i) for i in np.argsort(-exact, kind="stable")[:10]]
+
+
+def test_words_in_every_document_still_count(encoder):
+    index = build(encoder, {str(i): f"cat {'the ' * i}" for i in range(4)})
+    assert len(index.search("cat", 3, mode="bm25")) == 3
+    assert len(index.search("cat the", 9, mode="bm25")) == 4
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("candidates", [1000, "all"])
+def test_asking_for_more_than_there_is_gives_what_there_is(encoder, n, candidates):
+    index = build(encoder, dict(list(DOCUMENTS.items())[:n]))
+    for mode in ("hybrid", "bm25", "lorentz"):
+        found = index.search("the a blue cat ran", 10, mode=mode, candidates=candidates)
+        assert len(found) == n
+
+
+def test_scripts_without_spaces_and_accents(encoder):
+    index = build(encoder, {"d": "混合检索 系统 café naïve", "e": "cat"}, Settings(analyzer="whitespace", window=None))
+    for query in ("系统", "café", "NAÏVE"):
+        assert names(index.search(query, mode="bm25")) == ["d"]
+    for query in ("检索", "cafe\u0301"):  # inside a word; another spelling of é: neither is the same word to BM25
+        assert index.search(query, mode="bm25") == []
+
+
+def test_a_word_that_wordpiece_does_not_know_is_found_by_bm25(encoder):
+    index = build(encoder, {"long": "x" * 300, "cat": "cat"})
+    assert names(index.search("x" * 300)) == ["long"]
+
+
 def test_an_index_without_encoder_does_bm25_only(encoder):
     index = build(None)
     assert index.search("cat ran", mode="bm25") == build(encoder).search("cat ran", mode="bm25")
