@@ -29,7 +29,8 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
     for path in paths:
         try:
             metrics = json.loads(path.read_text("utf-8"))
-            found.append({key: metrics[key] for key in ("collection", METRIC, *SETTINGS)})
+            numbers = {"collection": str(metrics["collection"]), METRIC: float(metrics[METRIC])}
+            found.append(numbers | {key: metrics[key] for key in SETTINGS})
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not a metrics.json of eval.run ({type(error).__name__}: {error})") from error
     return found

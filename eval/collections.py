@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import lzma
 import os
 import tempfile
 import zipfile
@@ -23,6 +24,8 @@ BEIR_NAMES = (
     "arguana", "climate-fever", "cqadupstack", "dbpedia-entity", "fever", "fiqa", "germanquad", "hotpotqa", "msmarco",
     "nfcorpus", "nq", "nq-train", "quora", "scidocs", "scifact", "trec-covid", "webis-touche2020",
 )  # fmt: skip
+# What a damaged zip raises; RuntimeError: it wants a password, NotImplementedError: it is packed in another way.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError)
 # Bounds what a damaged or malicious zip can ask for; the largest BEIR collections unpack to under 10 GiB.
 MAX_UNZIPPED = 32 << 30
 
@@ -132,7 +135,7 @@ def _open(path: Path) -> Iterator[tuple[Files, str]]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield _zip_files(path, archive), path.stem
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: it wants a password
+    except UNREADABLE as error:
         raise InputError(f"{path}: not a readable zip ({error}); fetch it again") from error
 
 

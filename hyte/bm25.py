@@ -80,7 +80,9 @@ class BM25:
         )
 
     def scores(self, tokens: Sequence[str]) -> Array:
-        """BM25 of every chunk for the query's tokens: (N,) float64, at least 0; terms are summed in query order.
+        """BM25 of every chunk for the query's tokens: (N,) float64, at least 0.
+
+        Distinct terms are summed in the order in which the query first has them.
 
         Term t adds IDF(t) f (k1+1) / (f + k1 (1 - b + b L/mean L)) as often as it stands in the query, with
         IDF(t) = ln(1 + (N - df + 1/2) / (df + 1/2)), which is never negative.
@@ -89,14 +91,14 @@ class BM25:
         mean = self.lengths.sum() / max(len(self), 1)
         if mean == 0:
             return total
-        for term in _checked(tokens):
+        for term, times in Counter(_checked(tokens)).items():
             number = self.terms.get(term)
             if number is None:
                 continue
             hits = slice(self.starts[number], self.starts[number + 1])
             chunks, frequency = self.chunks[hits], self.frequencies[hits].astype(np.float64)
             norm = self.k1 * (1.0 - self.b + self.b * (self.lengths[chunks] / mean))
-            total[chunks] += self.idf(len(chunks)) * (frequency * (self.k1 + 1.0) / (frequency + norm))
+            total[chunks] += times * self.idf(len(chunks)) * (frequency * (self.k1 + 1.0) / (frequency + norm))
         return total
 
     def idf(self, document_frequency: int) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hyte.analyzers import ANALYZERS
 from hyte.encoder import Encoder
@@ -18,7 +18,7 @@ from hyte.files import strict_json
 from hyte.fusion import FUSIONS
 from hyte.index import MODES, Hit, HybridIndex
 from hyte.settings import Settings
-from hyte.snippets import snippet
+from hyte.snippets import printable, snippet
 from hyte.store import INDEX_FILE
 
 SUFFIXES = {".txt", ".md"}
@@ -55,15 +55,16 @@ def _add(options: argparse.Namespace) -> int:
 
 
 def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
-    counts, skipped = {"added": 0, "updated": 0}, []
-    for path in _text_files(paths):
+    counts = {"added": 0, "updated": 0}
+    skipped: list[str] = []
+    for path in _text_files(paths, folder, skipped):
         try:
-            replaced = index.add(str(path.resolve()), read_text(path))
+            replaced = index.add(os.path.realpath(path), read_text(path))
         except (InputError, OSError) as error:
             skipped.append(f"skipped: {error}")
         else:
             counts["updated" if replaced else "added"] += 1
-    sys.stderr.writelines(f"{line}\n" for line in skipped)
+    sys.stderr.writelines(f"{printable(line)}\n" for line in skipped)
     if not any(counts.values()):
         raise InputError(f"{', '.join(map(str, paths))}: nothing to index: no readable .txt or .md file there")
     index.flush(_counter(sum(counts.values())))
@@ -79,7 +80,7 @@ def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
 def _remove(options: argparse.Namespace) -> int:
     index = _open(options, need_encoder=False)
     held, gone = index.paths, set()
-    for full in (str(path.resolve()) for path in options.paths):
+    for full in map(os.path.realpath, options.paths):
         found = [path for path in held if path == full or path.startswith(full + os.sep)]
         if not found:
             raise InputError(f"{full}: not in the index {options.dir}, which holds {len(index)} documents")
@@ -110,7 +111,9 @@ def _printed(rank: int, hit: Hit, text: str) -> str:
     bm25 = "-" if hit.bm25 is None else f"{hit.bm25:.3f}"
     lorentz = "-" if hit.lorentz is None else f"{hit.lorentz:.3f}"
     score = "-" if hit.score is None else f"{hit.score:.4f}"
-    return f"{rank}. {hit.path}  chunk {hit.chunk}  score {score}  (bm25 {bm25}, lorentz {lorentz})\n   {text}"
+    return (
+        f"{rank}. {printable(hit.path)}  chunk {hit.chunk}  score {score}  (bm25 {bm25}, lorentz {lorentz})\n   {text}"
+    )
 
 
 def _info(options: argparse.Namespace) -> int:
@@ -138,17 +141,25 @@ def _open(options: argparse.Namespace, need_encoder: bool = True) -> HybridIndex
     return HybridIndex.load(options.dir, options.artifact, need_encoder=need_encoder)
 
 
-def _text_files(paths: list[Path]) -> Iterator[Path]:
-    """The named files, and the .txt and .md files below the named folders, each once, in sorted order."""
-    seen: set[Path] = set()
+def _text_files(paths: list[Path], index: Path, skipped: list[str]) -> Iterator[Path]:
+    """The named files, and the .txt and .md files below the named folders, each once, by name.
+
+    The index's own folder is left out; a folder that cannot be read is told in `skipped`.
+    """
+    seen = {os.path.realpath(index)}
     for path in paths:
-        if not path.exists():
+        if not os.path.lexists(path):
             raise InputError(f"{path}: no such file or folder")
-        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-        for file in files if path.is_dir() else [path]:
-            if file.resolve() not in seen:
-                seen.add(file.resolve())
+        for file in _below(path, seen, skipped) if path.is_dir() else [path]:
+            if (real := os.path.realpath(file)) not in seen:
+                seen.add(real)
                 yield file
+
+
+def _below(folder: Path, leave_out: set[str], skipped: list[str]) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder, onerror=lambda error: skipped.append(f"skipped: {error}")):
+        folders[:] = sorted(name for name in folders if os.path.realpath(os.path.join(parent, name)) not in leave_out)
+        yield from (Path(parent, name) for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
 
 
 def read_text(path: Path) -> str:
@@ -187,17 +198,32 @@ def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def _path(text: str) -> Path:
+    if not text:  # Path("") is the current folder
+        raise argparse.ArgumentTypeError("an empty path")
+    return Path(text)
+
+
 def _candidates(text: str) -> int | str:
+    if text != "all" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a count nor 'all'")
     return text if text == "all" else int(text)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells of a wrong option in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {printable(message)}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hyte", description="Hybrid search (BM25 and hyperbolic) over text files.")
+    parser = _Parser(prog="hyte", description="Hybrid search (BM25 and hyperbolic) over text files.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     index = commands.add_parser("index", help="build an index of .txt and .md files")
-    index.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all below it")
-    index.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the index")
+    index.add_argument("paths", nargs="+", type=_path, metavar="PATH", help="a file, or a folder with all below it")
+    index.add_argument("--out", required=True, type=_path, metavar="DIR", help="folder for the index")
     index.add_argument("--analyzer", choices=ANALYZERS, help="BM25's tokens (default english)")
     index.add_argument("--window", type=int, help="words of a chunk (default 300)")
     index.add_argument("--overlap", type=int, help="words shared by neighbouring chunks (default 60)")
@@ -205,22 +231,22 @@ def _parser() -> argparse.ArgumentParser:
     index.set_defaults(run=_index)
     for name, run, text in (("add", _add, "add files, or update them"), ("remove", _remove, "remove files or folders")):
         command = commands.add_parser(name, help=text)
-        command.add_argument("dir", type=Path, metavar="DIR", help="folder of the index")
-        command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+        command.add_argument("dir", type=_path, metavar="DIR", help="folder of the index")
+        command.add_argument("paths", nargs="+", type=_path, metavar="PATH", help="a file or a folder")
         command.set_defaults(run=run)
     search = commands.add_parser("search", help="search; exit code 1 where nothing is found")
-    search.add_argument("dir", type=Path, metavar="DIR", help="folder of the index")
+    search.add_argument("dir", type=_path, metavar="DIR", help="folder of the index")
     search.add_argument("query")
     search.add_argument("-k", type=int, default=10, help="documents wanted (default 10)")
     search.add_argument("--mode", choices=MODES, default="hybrid", help="default hybrid")
     search.set_defaults(run=_search)
     for name, run, text in (("info", _info, "sizes and settings"), ("check", _check, "verify all files")):
         command = commands.add_parser(name, help=text)
-        command.add_argument("dir", type=Path, metavar="DIR", help="folder of the index")
+        command.add_argument("dir", type=_path, metavar="DIR", help="folder of the index")
         command.set_defaults(run=run)
 
     for name, command in commands.choices.items():
-        command.add_argument("--artifact", type=Path, metavar="A", help="artifact folder (default: the recorded one)")
+        command.add_argument("--artifact", type=_path, metavar="A", help="artifact folder (default: the recorded one)")
         if name in ("index", "search"):
             command.add_argument("--fusion", choices=tuple(FUSIONS), help="default: the index's (minmax)")
             command.add_argument(

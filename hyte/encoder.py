@@ -53,6 +53,8 @@ class Encoder:
         self.k, self.tokenizer, self.path = weights.k, tokenizer, path
         self._rows = weights.rows
         self._norms = np.sqrt(np.einsum("vd,vd->v", weights.rows, weights.rows, dtype=np.float64))
+        if not np.hypot(self._norms.max(), np.sqrt(self.k)) < np.finfo(np.float32).max:
+            raise InputError(f"{path}: its points (|x| up to {self._norms.max():.1e}, K {self.k:.1e}) overflow float32")
         used = self.power if self.pooling in pools.WITH_POWER else None
         settings = f"{weights.fingerprint} {self.pooling} {used}"
         self.fingerprint = hashlib.sha256(settings.encode()).hexdigest()
@@ -107,6 +109,10 @@ class Encoder:
     def pool(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The point (d+1,) of a bag of token ids (T,), all known. Their order does not matter, to the last bit."""
         distinct, counts = np.unique(np.asarray(ids, dtype=np.int64), return_counts=True)
+        if len(distinct) and not 0 <= distinct[0] <= distinct[-1] < len(self._rows):
+            raise InputError(
+                f"token ids {distinct[0]} to {distinct[-1]}: the weights have rows 0 to {len(self._rows) - 1}"
+            )
         rows, norms = self._rows[distinct], self._norms[distinct]
         return pools.pool(rows, self.pooling, self.power, self.k, counts, norms)
 

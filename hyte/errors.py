@@ -21,6 +21,9 @@ def report_errors(*more: type[Exception]) -> Iterator[None]:
     except BrokenPipeError:  # the reader of a pipe (head, less) went away: nothing is wrong, and nobody is listening
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
     except shown as error:
         message = " ".join(str(error).split()) or type(error).__name__
         sys.stderr.write(f"error: {message}\n")

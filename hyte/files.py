@@ -25,13 +25,20 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            sync(file)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
+            error.filename = str(target)
         raise
+
+
+def sync(file: IO[bytes]) -> None:
+    """Have what was written on disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _umask() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +12,11 @@ from tokenizers import Tokenizer
 from hyte import ranking, store
 from hyte.analyzers import get_analyzer
 from hyte.bm25 import BM25
-from hyte.chunking import chunk_spans
+from hyte.chunks import Chunks, Field, cut
 from hyte.encoder import Encoder, find_encoder
 from hyte.errors import InputError
 from hyte.geometry import Array
 from hyte.settings import Candidates, Settings
-from hyte.store import Chunks
 
 MODES = ("hybrid", "bm25", "lorentz")
 
@@ -59,6 +57,8 @@ class HybridIndex:
         encoder: makes the points; None gives an index for mode "bm25" only.
         settings: how documents are cut and scored.
         tokenizer: for analyzer "wordpiece" where there is no encoder.
+
+    Not for several threads at once, except for searches after a `flush`.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class HybridIndex:
             self._take_out(np.array(sorted(self._removed)))
             self._removed = set()
         if self._added:
-            self._put_in([_field(*document, self.settings.titled) for document in self._added.values()], progress)
+            self._put_in([Field.of(*document, self.settings.titled) for document in self._added.values()], progress)
             self._set_paths([*self._paths, *self._added])
             self._added = {}
 
@@ -148,48 +148,23 @@ class HybridIndex:
         self._texts = [self._texts[int(i)] for i in np.flatnonzero(stays)]
         self._set_paths([path for path, keeps in zip(self._paths, stays, strict=True) if keeps])
 
-    def _put_in(self, fields: list[tuple[str, str]], progress: Progress | None) -> None:
+    def _put_in(self, fields: list[Field], progress: Progress | None) -> None:
+        if self.encoder is None and self.made_by is not None:
+            raise InputError(f"adding needs the artifact {self.made_by['path']}: open the index with it")
         parts = [self._chunks]
         self._bm25.add(self._tokens_of(fields, parts, progress))
         self._chunks = Chunks.joined(parts)
-        self._texts = [*self._texts, *(text for _, text in fields)]
+        self._texts = [*self._texts, *(field.text for field in fields)]
 
-    def _tokens_of(
-        self, fields: list[tuple[str, str]], parts: list[Chunks], progress: Progress | None
-    ) -> Iterator[list[str]]:
+    def _tokens_of(self, fields: list[Field], parts: list[Chunks], progress: Progress | None) -> Iterator[list[str]]:
         """Yield the tokens of each new chunk in order, appending the chunks themselves to `parts`."""
-        cut = self.settings
         for first in range(0, len(fields), BLOCK):
             block = fields[first : first + BLOCK]
-            spans = [chunk_spans(text, cut.window, cut.overlap, cut.tail) for _, text in block]
-            texts = [
-                prefix + text[start:end]
-                for (prefix, text), found in zip(block, spans, strict=True)
-                for start, end in found
-            ]
-            parts.append(self._encoded(len(self._paths) + first, spans, texts))
+            part, texts = cut(len(self._paths) + first, block, self.settings, self.encoder)
+            parts.append(part)
             yield from map(self._analyze, texts)
             if progress:
                 progress(len(block))
-
-    def _encoded(self, first: int, spans: list[list[tuple[int, int]]], texts: list[str]) -> Chunks:
-        """The chunks of documents numbered from `first`, given each one's spans and all chunks' texts."""
-        if self.encoder is None and self.made_by is not None:
-            raise InputError(f"adding needs the artifact {self.made_by['path']}: open the index with it")
-        if self.encoder is None:
-            points, known = np.zeros((len(texts), 0), np.float32), np.zeros(len(texts), bool)
-        else:
-            points, known = self.encoder.encode_with_flags(texts)
-        if not np.isfinite(points).all():
-            raise InputError(f"{self.encoder.path}: its rows are so large that points overflow float32; train it again")
-        counts = [len(found) for found in spans]
-        return Chunks(
-            document=np.repeat(np.arange(first, first + len(spans), dtype=np.int32), counts),
-            number=np.concatenate([np.arange(n, dtype=np.int32) for n in counts]),
-            span=np.array([span for found in spans for span in found], np.int64).reshape(-1, 2),
-            known=known,
-            points=points,
-        )
 
     def _set_paths(self, paths: list[str]) -> None:
         self._paths = paths
@@ -290,8 +265,9 @@ class HybridIndex:
     def save(self, folder: str | Path) -> None:
         """Write `idx.bin`, `texts.z` and `paths.txt` into a folder, which is made if missing."""
         self.flush()
-        settings = asdict(self.settings)
-        store.save(folder, store.Contents(settings, self.made_by, self._paths, self._texts, self._chunks, self._bm25))
+        store.save(
+            folder, store.Contents(self.settings, self.made_by, self._paths, self._texts, self._chunks, self._bm25)
+        )
 
     @classmethod
     def load(
@@ -313,16 +289,9 @@ class HybridIndex:
         Raises InputError where a file is missing or damaged, or where no artifact has the recorded fingerprint.
         """
         contents = store.load(folder)
-        wanted = contents.made_by if need_encoder or contents.settings["analyzer"] == "wordpiece" else None
-        index = cls(find_encoder(wanted, encoder, folder) if wanted else None, Settings(**contents.settings), tokenizer)
+        wanted = contents.made_by if need_encoder or contents.settings.analyzer == "wordpiece" else None
+        index = cls(find_encoder(wanted, encoder, folder) if wanted else None, contents.settings, tokenizer)
         index.made_by = contents.made_by
         index._chunks, index._bm25, index._texts = contents.chunks, contents.bm25, contents.texts
         index._set_paths(contents.paths)
         return index
-
-
-def _field(title: str, text: str, titled: bool) -> tuple[str, str]:
-    """(what stands before every chunk, the text that is cut)."""
-    if titled and title.split() and text.split():
-        return title + " ", text
-    return "", f"{title} {text}".strip() if title else text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from hyte.analyzers import check_analyzer
@@ -43,17 +44,29 @@ class Settings:
     candidates: Candidates = 50
 
     def __post_init__(self) -> None:
+        for name in ("k1", "b", "alpha"):
+            self._make_plain(name, Real, float)
+        for name in ("overlap", *(["window"] if self.window is not None else [])):
+            self._make_plain(name, Integral, int)
+        if self.candidates != "all":
+            self._make_plain("candidates", Integral, int)
         check_analyzer(self.analyzer)
         check_chunking(self.window, self.overlap, self.tail)
-        if not (self.k1 >= 0 and 0 <= self.b <= 1):
-            raise InputError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, not k1 = {self.k1}, b = {self.b}")
+        if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
+            raise InputError(f"BM25 needs finite k1 >= 0 and 0 <= b <= 1, not k1 = {self.k1}, b = {self.b}")
         if self.fusion not in FUSIONS:
             raise InputError(f"fusion {self.fusion!r} is unknown: use one of {', '.join(FUSIONS)}")
         if not 0.0 <= self.alpha <= 1.0:
             raise InputError(f"alpha must be in [0, 1] (1 is BM25 alone, 0 is Lorentz alone), not {self.alpha}")
-        count = isinstance(self.candidates, Integral) and not isinstance(self.candidates, bool) and self.candidates > 0
-        if self.candidates != "all" and not count:
-            raise InputError(f"candidates must be a count above 0 or 'all', not {self.candidates!r}")
+        if self.candidates != "all" and self.candidates < 1:
+            raise InputError(f"candidates must be a count above 0 or 'all', not {self.candidates}")
+
+    def _make_plain(self, name: str, kind: type, plain: type) -> None:
+        """Numbers of numpy as Python's own, which can be saved. Raises InputError for what is no such number."""
+        value = getattr(self, name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InputError(f"{name} must be a number{' without a fraction' if plain is int else ''}, not {value!r}")
+        object.__setattr__(self, name, plain(value))
 
     def override(self, **asked: Any) -> Settings:
         """A copy in which each value that is not None takes the place of the old one."""

@@ -15,73 +15,57 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hyte.bm25 import BM25
+from hyte.chunks import Chunks
 from hyte.errors import InputError
-from hyte.files import atomic_write
+from hyte.files import atomic_write, sync
+from hyte.settings import Settings
+from hyte.texts import Texts, pack
 
 INDEX_FILE, TEXTS_FILE, PATHS_FILE = "idx.bin", "texts.z", "paths.txt"
 MAGIC = b"HYTEIDX\0"
 VERSION = 1
 START = struct.Struct("<8sII32s")
 ALIGN = 64
-BLOCK = 1 << 16
 BUILD_AGAIN = "build it anew (hyte index)"
 DTYPES = {"float32": "<f4", "int32": "<i4", "int64": "<i8", "uint8": "u1"}
-
-
-@dataclass
-class Chunks:
-    """Arrays with one row a chunk.
-
-    Attributes:
-        document: (N,) number of its document.
-        number: (N,) number within its document.
-        span: (N, 2) characters in the document's text.
-        known: (N,) False where no token is known and the point means nothing.
-        points: (N, d+1) float32, time first.
-    """
-
-    document: npt.NDArray[np.int32]
-    number: npt.NDArray[np.int32]
-    span: npt.NDArray[np.int64]
-    known: npt.NDArray[np.bool_]
-    points: npt.NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.document)
-
-    @classmethod
-    def empty(cls, width: int) -> Chunks:
-        """No chunks, of points with `width` coordinates (0 without an encoder)."""
-        none, points = np.zeros(0, np.int32), np.zeros((0, width), np.float32)
-        return cls(none, none, np.zeros((0, 2), np.int64), np.zeros(0, bool), points)
-
-    @classmethod
-    def joined(cls, parts: list[Chunks]) -> Chunks:
-        """The chunks of all parts in order."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
-
-    def kept(self, keep: npt.NDArray[np.bool_]) -> Chunks:
-        """The chunks where `keep` (N,) is true."""
-        return Chunks(*(getattr(self, field.name)[keep] for field in fields(self)))
+# What is recorded of the encoder.
+MADE_BY = {"fingerprint": str, "path": str, "pooling": str, "k": float, "power": str}
+# The sections of idx.bin: type and number of dimensions.
+SECTIONS = {
+    "points": ("float32", 2),
+    "document": ("int32", 1),
+    "number": ("int32", 1),
+    "span": ("int64", 2),
+    "known": ("uint8", 1),
+    "lengths": ("int32", 1),
+    "starts": ("int64", 1),
+    "postings": ("int32", 1),
+    "frequencies": ("int32", 1),
+    "term_ends": ("int64", 1),
+    "terms": ("uint8", 1),
+    "text_ends": ("int64", 1),
+    "text_blocks": ("int64", 1),
+}
 
 
 @dataclass(frozen=True)
 class Contents:
     """All that is saved of an index; `made_by` is `Encoder.record`, None where there is no encoder."""
 
-    settings: dict[str, Any]
+    settings: Settings
     made_by: dict[str, Any] | None
     paths: list[str]
     texts: Sequence[str]
@@ -89,51 +73,26 @@ class Contents:
     bm25: BM25
 
 
-class Texts(Sequence[str]):
-    """The documents' texts in `texts.z`; reading one inflates only the blocks that hold it."""
-
-    def __init__(self, packed: bytes, blocks: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
-        self._packed, self._blocks, self._ends = packed, blocks, ends
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
-        if not -len(self) <= number < len(self):
-            raise IndexError(number)
-        number %= len(self)
-        start, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
-        first, last = start // BLOCK, -(-end // BLOCK)
-        held = b"".join(self._inflate(i) for i in range(first, last))
-        return held[start - first * BLOCK : end - first * BLOCK].decode("utf-8", "surrogatepass")
-
-    def _inflate(self, block: int) -> bytes:
-        start = int(self._blocks[block - 1]) if block else 0
-        return zlib.decompress(self._packed[start : int(self._blocks[block])])
-
-
 def save(folder: str | Path, contents: Contents) -> None:
-    """Write the three files, each whole or not at all, `idx.bin` last. The folder is made if missing."""
+    """Write the three files. The old ones go when the new ones are whole and on disk, `idx.bin` last.
+
+    The folder is made if missing. Raises OSError, naming a file, where they cannot be written; the old ones stay.
+    """
     target = Path(folder)
-    ends, blocks, texts = _packed_texts(contents.texts)
+    ends, blocks, texts = pack(contents.texts)
     paths = b"".join(escape_path(path) + b"\n" for path in contents.paths)
-    arrays = {**_arrays(contents), "text_ends": ends, "text_blocks": blocks}
     head = {
-        "settings": contents.settings,
+        "settings": asdict(contents.settings),
         "made_by": contents.made_by,
         "documents": len(contents.paths),
         "files": {TEXTS_FILE: _digest(texts), PATHS_FILE: _digest(paths)},
     }
-    for name, content in ((TEXTS_FILE, texts), (PATHS_FILE, paths)):
-        with atomic_write(target / name) as file:
-            file.write(content)
-    _write_index(target / INDEX_FILE, head, arrays)
+    index = _index_parts(head, {**_arrays(contents), "text_ends": ends, "text_blocks": blocks})
+    with ExitStack() as files:  # it closes, and so renames, in reverse order
+        for name, parts in ((INDEX_FILE, index), (TEXTS_FILE, [texts]), (PATHS_FILE, [paths])):
+            file = files.enter_context(atomic_write(target / name))
+            file.writelines(parts)
+            sync(file)
 
 
 def load(folder: str | Path) -> Contents:
@@ -142,16 +101,31 @@ def load(folder: str | Path) -> Contents:
     Raises InputError where a file is missing, damaged, of another version, or of another save than `idx.bin`.
     """
     source = Path(folder)
-    head, arrays = _read_index(source / INDEX_FILE)
-    held = {name: _read_checked(source / name, digest) for name, digest in head["files"].items()}
-    paths = [unescape_path(line) for line in held[PATHS_FILE].split(b"\n")[:-1]]
-    if not len(paths) == head["documents"] == len(arrays["text_ends"]):
-        raise InputError(f"{source / PATHS_FILE}: {len(paths)} paths for {head['documents']} documents; {BUILD_AGAIN}")
-    chunks = Chunks(*(arrays[field.name] for field in fields(Chunks)))
-    chunks.known = chunks.known.astype(bool)
-    bm25 = _bm25(head["settings"], arrays)
-    texts = Texts(held[TEXTS_FILE], arrays["text_blocks"], arrays["text_ends"])
-    return Contents(head["settings"], head["made_by"], paths, texts, chunks, bm25)
+    index = source / INDEX_FILE
+    with _told_as_damage(index):
+        head, arrays = _read_index(index)
+        settings, made_by = Settings(**head["settings"]), head["made_by"]
+        if made_by is not None and {key: type(made_by[key]) for key in MADE_BY} != MADE_BY:
+            raise TypeError(f"made_by is {made_by}")
+        float(made_by["power"] if made_by else 0)
+        held = {name: _read_checked(source / name, head["files"][name]) for name in (TEXTS_FILE, PATHS_FILE)}
+        paths = [unescape_path(line) for line in held[PATHS_FILE].split(b"\n")[:-1]]
+        _check_numbers(index, head["documents"], len(paths), len(held[TEXTS_FILE]), arrays)
+        chunks = Chunks(*(arrays[field.name] for field in fields(Chunks)))
+        chunks.known = chunks.known.astype(bool)
+        texts = Texts(held[TEXTS_FILE], arrays["text_blocks"], arrays["text_ends"])
+        return Contents(settings, made_by, paths, texts, chunks, _bm25(settings, arrays))
+
+
+@contextmanager
+def _told_as_damage(path: Path) -> Iterator[None]:
+    """Turn what reading nonsense raises into an InputError. The checksums fit: somebody wrote the nonsense."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise InputError(f"{path}: it holds something else than it should ({error!r}); {BUILD_AGAIN}") from error
 
 
 def _arrays(contents: Contents) -> dict[str, npt.NDArray[Any]]:
@@ -172,23 +146,14 @@ def _arrays(contents: Contents) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _bm25(settings: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> BM25:
-    bm25 = BM25(settings["k1"], settings["b"])
+def _bm25(settings: Settings, arrays: dict[str, npt.NDArray[Any]]) -> BM25:
+    bm25 = BM25(settings.k1, settings.b)
     bm25.lengths, bm25.starts = arrays["lengths"], arrays["starts"]
     bm25.chunks, bm25.frequencies = arrays["postings"], arrays["frequencies"]
     text, ends = arrays["terms"].tobytes(), arrays["term_ends"].tolist()
-    terms = (text[start:end] for start, end in zip([0, *ends], ends, strict=False))
-    bm25.terms = {term.decode("utf-8", "surrogatepass"): number for number, term in enumerate(terms)}
+    terms = (text[start:end].decode("utf-8", "surrogatepass") for start, end in zip([0, *ends], ends, strict=False))
+    bm25.terms = {term: number for number, term in enumerate(terms)}
     return bm25
-
-
-def _packed_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bytes]:
-    """(end of each text in bytes, end of each compressed block, the compressed blocks)."""
-    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-    joined = b"".join(encoded)
-    packed = [zlib.compress(joined[i : i + BLOCK]) for i in range(0, len(joined), BLOCK)]
-    ends, blocks = ([len(part) for part in parts] for parts in (encoded, packed))
-    return np.cumsum(ends, dtype=np.int64), np.cumsum(blocks, dtype=np.int64), b"".join(packed)
 
 
 def _digest(content: bytes | memoryview) -> dict[str, Any]:
@@ -200,23 +165,39 @@ def _aligned(offset: int) -> int:
     return -(-offset // ALIGN) * ALIGN
 
 
-def _write_index(path: Path, head: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-    raw = {name: np.ascontiguousarray(a, DTYPES[a.dtype.name]) for name, a in arrays.items()}
-    sections, offset = {}, 0
+def _index_parts(head: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> list[bytes | memoryview]:
+    """The bytes of `idx.bin`, piece by piece."""
+    raw = {name: np.ascontiguousarray(array, DTYPES[array.dtype.name]) for name, array in arrays.items()}
+    sections: dict[str, dict[str, Any]] = {}
+    offset = 0
     for name, array in raw.items():
         offset = _aligned(offset)
         sections[name] = {"offset": offset, "dtype": array.dtype.name, "shape": array.shape, **_digest(array.data)}
         offset += array.nbytes
     text = json.dumps({**head, "sections": sections}, allow_nan=False).encode()
-    with atomic_write(path) as file:
-        file.write(START.pack(MAGIC, VERSION, len(text), hashlib.sha256(text).digest()) + text)
-        base = _aligned(START.size + len(text))
-        for name, array in raw.items():
-            file.write(b"\0" * (base + sections[name]["offset"] - file.tell()))
-            file.write(array.data if array.size else b"")
+    parts: list[bytes | memoryview] = [START.pack(MAGIC, VERSION, len(text), hashlib.sha256(text).digest()), text]
+    base = end = _aligned(START.size + len(text))
+    parts.append(b"\0" * (base - START.size - len(text)))
+    for name, array in raw.items():
+        start = base + sections[name]["offset"]
+        parts += [b"\0" * (start - end), array.tobytes() if array.size else b""]
+        end = start + array.nbytes
+    return parts
 
 
 def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    text, base, size = _read_head(path)
+    head = json.loads(text)
+    sections = {name: (base + int(held["offset"]), held) for name, held in head["sections"].items()}
+    end = max(offset + held["length"] for offset, held in sections.values())
+    if size != end:
+        word = "truncated" if size < end else "too long"
+        raise InputError(f"{path}: {word}: {size} bytes, its head says {end}; {BUILD_AGAIN}")
+    return head, {name: _section(path, name, *sections[name]) for name in SECTIONS}
+
+
+def _read_head(path: Path) -> tuple[bytes, int, int]:
+    """The head's JSON text, the offset of the first section, and the size of the file."""
     if not path.is_file():
         raise InputError(f"{path}: no index there; make one with: hyte index PATH --out {path.parent}")
     size = path.stat().st_size
@@ -234,25 +215,51 @@ def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]
         text = file.read(length)
     if hashlib.sha256(text).digest() != digest:
         raise InputError(f"{path}: the head (offset {START.size}) is damaged: checksum differs; {BUILD_AGAIN}")
-    head = json.loads(text)
-    base = _aligned(START.size + length)
-    end = base + max(s["offset"] + s["length"] for s in head["sections"].values())
-    if size != end:
-        word = "truncated" if size < end else "too long"
-        raise InputError(f"{path}: {word}: {size} bytes, its head says {end}; {BUILD_AGAIN}")
-    return head, {name: _section(path, base, name, section) for name, section in head["sections"].items()}
+    return text, _aligned(START.size + length), size
 
 
-def _section(path: Path, base: int, name: str, section: dict[str, Any]) -> npt.NDArray[Any]:
-    dtype, shape, offset = DTYPES[section["dtype"]], tuple(section["shape"]), base + section["offset"]
-    if section["length"] == 0:
-        return np.zeros(shape, dtype)
-    array = np.memmap(path, dtype, "r", offset, shape)
-    if _digest(array.data) != {"length": section["length"], "sha256": section["sha256"]}:
+def _section(path: Path, name: str, offset: int, held: dict[str, Any]) -> npt.NDArray[Any]:
+    dtype, dimensions = SECTIONS[name]
+    shape = tuple(int(extent) for extent in held["shape"])
+    size = math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+    if held["dtype"] != dtype or len(shape) != dimensions or min(shape) < 0 or held["length"] != size or offset < 0:
+        raise InputError(f"{path}: section {name} is {held['dtype']} {shape} in {held['length']} bytes; {BUILD_AGAIN}")
+    if math.prod(shape) == 0:
+        return np.zeros(shape, DTYPES[dtype])
+    array = np.memmap(path, DTYPES[dtype], "r", offset, shape)
+    if _digest(array.data) != {"length": held["length"], "sha256": held["sha256"]}:
         raise InputError(f"{path}: section {name} (offset {offset}) is damaged: checksum differs; {BUILD_AGAIN}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(f"{path}: section {name} holds a value that is not finite (NaN or inf); {BUILD_AGAIN}")
     return array
+
+
+def _check_numbers(path: Path, documents: int, texts: int, packed: int, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Raises InputError where sections do not fit each other, or a number points outside of what it counts."""
+    chunks, terms, postings = len(arrays["points"]), len(arrays["term_ends"]), len(arrays["postings"])
+    rising = {"starts": postings, "term_ends": len(arrays["terms"]), "text_ends": None, "text_blocks": packed}
+    below = {"document": documents, "postings": chunks, "number": None, "span": None, "lengths": None}
+    fits = (
+        all(len(arrays[name]) == chunks for name in ("document", "number", "span", "known", "lengths"))
+        and len(arrays["starts"]) == terms + 1
+        and len(arrays["frequencies"]) == postings
+        and len(arrays["text_ends"]) == documents == texts
+        and arrays["span"].shape[1] == 2
+        and all(_rises(arrays[name], last) for name, last in rising.items())
+        and all(_within(arrays[name], end) for name, end in below.items())
+    )
+    if not fits:
+        raise InputError(f"{path}: its sections do not fit each other; {BUILD_AGAIN}")
+
+
+def _rises(values: npt.NDArray[Any], last: int | None) -> bool:
+    if len(values) == 0:
+        return last in (None, 0)
+    return bool(values[0] >= 0 and (np.diff(values) >= 0).all() and last in (None, values[-1]))
+
+
+def _within(values: npt.NDArray[Any], end: int | None) -> bool:
+    return values.size == 0 or bool(values.min() >= 0 and (end is None or values.max() < end))
 
 
 def _read_checked(path: Path, expected: dict[str, Any]) -> bytes:

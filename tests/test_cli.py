@@ -127,10 +127,12 @@ def test_a_bad_file_is_skipped_and_named_and_the_others_are_indexed(notes, tmp_p
     (notes / "dangling.txt").symlink_to("nowhere")
     assert main(["index", str(notes), "--out", str(tmp_path / "i"), "--artifact", str(tiny_artifact)]) == 0
     out, err = capsys.readouterr()
-    assert "3 added, 0 updated, 2 skipped" in out
+    assert "3 added, 0 updated, 4 skipped" in out
     assert "3 documents, of them 1 without any word" in out
     assert f"skipped: {notes / 'latin.txt'}: not UTF-8 (byte 0xef at offset 2); convert it first" in err
     assert f"skipped: {notes / 'binary.txt'}: binary (a zero byte at offset 1)" in err
+    for name in ("pipe.txt", "dangling.txt"):
+        assert f"skipped: {notes / name}: not a regular file" in err
 
 
 def test_text_is_read_as_bytes_say(tmp_path):
@@ -153,7 +155,9 @@ def test_mistakes_are_one_line_and_exit_code_2(idx, notes, tmp_path, tiny_artifa
     )
     assert "no index there" in fails(["search", tmp_path / "none", "cat"], capsys)
     assert "alpha must be in [0, 1]" in fails(["search", idx, "cat", "--alpha", 2], capsys)
-    assert "not in the index" in fails(["remove", idx, tmp_path / "other.txt"], capsys)
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    for name in ("other.txt", "loop.txt"):
+        assert "not in the index" in fails(["remove", idx, tmp_path / name], capsys)
     assert "no weights there" in fails(["search", idx, "cat", "--artifact", tmp_path], capsys)
     (idx / "idx.bin").write_bytes(b"")
     assert "not a HyTE index" in fails(["search", idx, "cat"], capsys)
@@ -193,6 +197,58 @@ def test_a_terminal_without_utf8_gets_escapes(idx, notes, tiny_artifact):
         )
         assert (done.returncode, done.stderr) == (0, "")
     assert str(notes / "日本.txt") in {hit["path"] for hit in json.loads(done.stdout)["hits"]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["remove", "IDX", ""],
+        ["index", "", "--out", "x"],
+        ["search", "IDX", "q", "--candidates", "abc"],
+        ["search"],
+        ["x"],
+    ],
+)
+def test_wrong_options_are_one_line_too(idx, arguments, capsys):
+    assert "--help" in fails([str(idx) if each == "IDX" else each for each in arguments], capsys)
+
+
+def test_the_index_in_the_folder_that_it_indexes_is_left_out(notes, tiny_artifact, capsys):
+    for command in (["index", str(notes), "--out", str(notes / "idx"), "--artifact", str(tiny_artifact)],
+                    ["add", str(notes / "idx"), str(notes)]):  # fmt: skip
+        assert main(command) == 0
+        assert "holds 2 documents" in capsys.readouterr().out
+
+
+def test_what_a_terminal_would_obey_is_shown_instead(idx, notes, capsys):
+    (notes / "a\nb\x1b.txt").write_text("cat \x1b]0;owned\x07\x1b[2J")
+    (notes / "bad\x1b.txt").write_bytes(b"\xff")
+    main(["add", str(idx), str(notes)])
+    main(["search", str(idx), "cat"])
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "a\\nb\\x1b.txt" in out
+    assert err.count("\n") == 1
+
+
+def test_a_snippet_of_one_endless_word_is_short(idx, notes, capsys):
+    (notes / "long.txt").write_text("x" * 100_000)
+    main(["add", str(idx), str(notes)])
+    assert main(["search", str(idx), "x" * 100_000, "--mode", "bm25"]) == 0
+    assert len(capsys.readouterr().out) < 1000
+
+
+def test_an_interrupt_is_no_traceback_and_leaves_the_old_index(idx, notes, capsys, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hyte.index.HybridIndex.flush", interrupt)
+    with pytest.raises(SystemExit) as stopped:
+        main(["add", str(idx), str(notes)])
+    monkeypatch.undo()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert main(["check", str(idx)]) == 0
 
 
 def test_replace_builds_anew(idx, notes, tiny_artifact, capsys):

@@ -127,6 +127,21 @@ def test_long_texts_are_not_cut(encoder):
     assert not np.array_equal(*encoder.encode(["cat " * 300 + "sea", "cat " * 300]))
 
 
+@pytest.mark.parametrize("ids", [[-1], [5, len(WORDS)]])
+def test_ids_without_a_row_are_refused(encoder, ids):
+    with pytest.raises(InputError, match="the weights have rows 0 to"):
+        encoder.pool(ids)
+
+
+@pytest.mark.parametrize(("scale", "k"), [(3e38, 1.0), (1.0, 1e300)])
+def test_points_that_would_overflow_are_refused(tmp_path, tiny_tokenizer_file, scale, k):
+    folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
+    digest = tokens.fingerprint(tokens.load_tokenizer(tiny_tokenizer_file))
+    write_weights(folder / "weights.bin", np.full((len(WORDS), DIM), scale), k, "oem", 1.0, digest)
+    with pytest.raises(InputError, match="overflow float32"):
+        Encoder.load(folder)
+
+
 def test_more_tokens_than_rows_are_refused(tmp_path, tiny_tokenizer_file):
     folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
     tokenizer = make_tokenizer()

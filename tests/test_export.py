@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from safetensors.torch import save
 
 import export.run
 from export.onnx import BakedEncoder, _check_shapes, flat, run_onnx, write_onnx
@@ -176,6 +177,15 @@ def test_many_texts_take_little_memory(graph):
     started = time.perf_counter()
     assert run_onnx(path, bags).shape == (2000, 7)
     assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize(
+    "config", ["x", "{}", "[]", '{"k": "x", "pooling": {"name": "oem", "power": 1}, "tokens": {}}']
+)
+def test_a_checkpoint_whose_configuration_is_damaged_is_named(checkpoint, config):
+    checkpoint.write_bytes(save(load_checkpoint(checkpoint).state, {"format": "1", "config": config}))
+    with pytest.raises(InputError, match=f"{checkpoint}: its configuration is not that of a training run"):
+        load_checkpoint(checkpoint)
 
 
 def test_mistakes_are_named(checkpoint, tmp_path, tiny_bert):

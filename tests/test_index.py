@@ -311,6 +311,7 @@ def test_progress_counts_every_document(encoder):
         ({"alpha": 1.5}, r"alpha must be in \[0, 1\]"),
         ({"alpha": float("nan")}, r"alpha must be in \[0, 1\]"),
         ({"candidates": 0}, "candidates must be a count above 0"),
+        ({"candidates": 2.5}, "candidates must be a number without a fraction"),
         ({"fusion": "sum"}, "fusion 'sum' is unknown"),
         ({"mode": "dense"}, "mode 'dense' is unknown"),
     ],
@@ -320,7 +321,22 @@ def test_arguments_out_of_range_are_refused(index, wrong, message):
         index.search("cat", **wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"window": 5, "overlap": 5}, {"analyzer": "x"}, {"k1": -1}, {"b": 2}, {"tail": "x"}])
+def test_settings_of_numpy_are_saved_as_plain_numbers(encoder, tmp_path):
+    given = Settings(
+        window=np.int64(5), overlap=np.int32(1), k1=np.float32(1.5), alpha=np.float64(0.25), candidates=np.int64(7)
+    )
+    build(encoder, settings=given).save(tmp_path)
+    assert HybridIndex.load(tmp_path).settings == Settings(window=5, overlap=1, k1=1.5, alpha=0.25, candidates=7)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window": 5, "overlap": 5}, {"window": 5.0}, {"window": True}, {"window": "5"}, {"analyzer": "x"}, {"k1": -1},
+        {"k1": np.inf}, {"b": 2}, {"b": np.nan}, {"tail": "x"}, {"candidates": True},
+        {"candidates": None}, {"alpha": "x"},
+    ],
+)  # fmt: skip
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InputError):
         Settings(**wrong)
@@ -331,16 +347,6 @@ def test_what_is_not_text_is_refused_with_its_path(encoder):
     with pytest.raises(TypeError, match="'x': the text is NoneType"):
         index.add("x", None)
     assert len(index) == len(DOCUMENTS)
-
-
-def test_points_that_are_not_finite_are_never_indexed(tmp_path, tiny_tokenizer_file):
-    encoder = Encoder.load(write_artifact(tmp_path / "a", tiny_tokenizer_file))
-    encoder._rows = np.full((len(WORDS), 8), 3e38, np.float32)  # finite, but |x| is beyond float32
-    encoder._norms = np.linalg.norm(encoder._rows.astype(np.float64), axis=1)
-    index = HybridIndex(encoder)
-    index.add("d", "cat")
-    with pytest.raises(InputError, match="points overflow float32"):
-        index.flush()
 
 
 def test_inner_products_are_as_fine_as_float64_says(wide):
@@ -381,6 +387,12 @@ def test_scripts_without_spaces_and_accents(encoder):
 def test_a_word_that_wordpiece_does_not_know_is_found_by_bm25(encoder):
     index = build(encoder, {"long": "x" * 300, "cat": "cat"})
     assert names(index.search("x" * 300)) == ["long"]
+
+
+@pytest.mark.parametrize("query", [None, 3, ["cat"], b"cat"])
+def test_a_query_that_is_no_text_is_refused(index, query):
+    with pytest.raises(TypeError, match="the query is"):
+        index.search(query)
 
 
 def test_an_index_without_encoder_does_bm25_only(encoder):

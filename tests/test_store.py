@@ -1,14 +1,17 @@
 """The three index files: damage and mixtures are refused in one line, odd paths survive."""
 
+import hashlib
 import json
 import struct
+from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyte import HybridIndex, InputError, Settings, store
+from hyte.texts import pack
 
 FILES = ("idx.bin", "texts.z", "paths.txt")
 ODD_PATHS = [
@@ -98,16 +101,21 @@ def test_a_nan_among_the_points_is_refused(encoder, tmp_path, monkeypatch):
         HybridIndex.load(tmp_path / "idx")
 
 
-def test_a_save_that_fails_leaves_the_old_index_and_no_temporary_file(saved, encoder, monkeypatch):
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_save_that_fails_leaves_the_old_index_and_no_temporary_file(saved, encoder, monkeypatch, nth, error):
     before = {name: (saved / name).read_bytes() for name in FILES}
     index = HybridIndex.load(saved)
     index.add("d.txt", "red fish")
 
+    calls = iter(range(1, 100))
+
     def full(*args):
-        raise OSError(28, "No space left on device")
+        if next(calls) == nth:
+            raise error(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(error, match=str(saved) if error is OSError else None):
         index.save(saved)
     monkeypatch.undo()
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
@@ -145,3 +153,51 @@ def test_texts_are_read_one_by_one_across_block_borders(encoder, tmp_path, texts
         index.add(str(i), text)
     index.save(tmp_path)
     assert list(store.load(tmp_path).texts) == texts
+
+
+JUNK = st.sampled_from([None, -1, 0, 7, 10**9, 2**63, 1.5, "x", [], [10**9, 385], [1, 2, 3], {}, True])
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_head_that_lies_with_the_right_checksum_is_refused_or_harmless(saved, data):
+    raw = (saved / "idx.bin").read_bytes()
+    length = struct.unpack_from("<I", raw, 12)[0]
+    head = json.loads(raw[48 : 48 + length])
+    places = [(head, key) for key in head]
+    places += [(head["sections"], key) for key in head["sections"]]
+    places += [(held, key) for held in head["sections"].values() for key in held]
+    places += [(head[name], key) for name in ("settings", "made_by", "files") for key in head[name]]
+    place, key = data.draw(st.sampled_from(places))
+    place[key] = data.draw(JUNK)
+    text = json.dumps(head).encode()[: len(raw)]
+    body = raw[-(-(48 + length) // 64) * 64 :]
+    start = struct.pack("<8sII32s", b"HYTEIDX\0", 1, len(text), hashlib.sha256(text).digest()) + text
+    (saved / "idx.bin").write_bytes(start.ljust(-(-len(start) // 64) * 64, b"\0") + body)
+    try:
+        with suppress(InputError):
+            HybridIndex.load(saved).search("blue cat")
+    finally:
+        (saved / "idx.bin").write_bytes(raw)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_numbers_that_lie_with_the_right_checksum_are_refused_or_harmless(saved, data):
+    contents = store.load(saved)
+    arrays = store._arrays(contents) | dict(zip(("text_ends", "text_blocks", "_"), pack(contents.texts), strict=True))
+    del arrays["_"]
+    name = data.draw(st.sampled_from([name for name, array in arrays.items() if array.dtype.kind in "iu"]))
+    array = arrays[name] = arrays[name].copy()
+    info = np.iinfo(array.dtype)
+    array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.sampled_from([info.min, 0, 1, 5, info.max]))
+    raw = (saved / "idx.bin").read_bytes()
+    head = json.loads(raw[48 : 48 + struct.unpack_from("<I", raw, 12)[0]])
+    (saved / "idx.bin").write_bytes(b"".join(store._index_parts(head, arrays)))
+    try:
+        with suppress(InputError):
+            index = HybridIndex.load(saved)
+            for query in ("blue cat", "a", "b"):
+                index.search(query)
+    finally:
+        (saved / "idx.bin").write_bytes(raw)

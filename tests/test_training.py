@@ -505,6 +505,7 @@ def test_damaged_checkpoints_are_one_line(settings, tmp_path):
     [
         ({"lr": "1e-5"}, "lr must be a number, not str"),
         ({"lr": -1.0}, "lr=-1.0 is out of range"),
+        ({"lr": 1e38}, "lr=1e+38 is out of range"),
         ({"lr": math.nan}, "lr=nan is out of range"),
         ({"steps": 1.5}, "steps must be a whole number, not float"),
         ({"steps": True}, "steps must be a whole number, not bool"),

@@ -38,16 +38,21 @@ def batches(pairs: Pairs, size: int, seed: int) -> Iterator[Ints]:
     Every epoch has an order of its own that depends on the seed and its number only; what is left over at its end, less
     than a batch, is dropped from that epoch. With fewer pairs than `size` a batch is all of them.
 
-    Raises InputError for fewer than two pairs: a batch of one has no negatives.
+    Raises InputError as `check_enough` does.
     """
-    if len(pairs) < 2:
-        raise InputError(f"{len(pairs)} usable pair, training needs at least 2: the others are its negatives")
+    check_enough(pairs)
     size, epoch = min(size, len(pairs)), 0
     while True:
         order = np.random.default_rng([seed, epoch]).permutation(pairs.usable)
         for start in range(0, len(order) - size + 1, size):
             yield order[start : start + size]
         epoch += 1
+
+
+def check_enough(pairs: Pairs) -> None:
+    """Raises InputError for fewer than two pairs: a batch of one has no negatives."""
+    if len(pairs) < 2:
+        raise InputError(f"{len(pairs)} usable pair, training needs at least 2: the others are its negatives")
 
 
 def collate(pairs: Pairs, rows: Ints) -> Batch:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from hyte.errors import InputError
 from hyte.files import atomic_write, strict_json
+from hyte.geometry import check_k
+from hyte.pooling import check_pooling
 from hyte.weights import read_matrix
 
 FILE = "checkpoint.safetensors"
@@ -75,8 +77,13 @@ def _read(file: Path) -> Checkpoint:
     if metadata.get("format") != FORMAT or not {"w1", "w2"} <= state.keys():
         found = metadata.get("format", "none")
         raise InputError(f"{file}: not a HyTE checkpoint of format {FORMAT} (format: {found}); train again")
-    config = json.loads(metadata["config"])
-    config["pooling"]["power"] = float(config["pooling"]["power"])
+    try:
+        config = json.loads(metadata["config"])
+        config["pooling"]["power"] = float(config["pooling"]["power"])
+        check_pooling(config["pooling"]["name"], config["pooling"]["power"])
+        config["k"], config["tokens"]["name"] = check_k(float(config["k"])), str(config["tokens"]["name"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: its configuration is not that of a training run ({error!r}); train again") from error
     return Checkpoint(state, config, file)
 
 

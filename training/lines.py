@@ -66,7 +66,7 @@ def parse_line(raw: bytes, where: str) -> dict[str, Any]:
     """One line as a dict of query, positive and negatives; `where` names it in the InputError for a bad one."""
     try:
         entry = json.loads(raw)
-    except ValueError as error:  # bytes that are not UTF-8 end here too
+    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 end here too
         raise InputError(f"{where}: not JSON in UTF-8 ({error}); every line must be one JSON object") from error
     if not isinstance(entry, dict):
         raise InputError(f"{where}: expected an object with query and positive, not {type(entry).__name__}")

@@ -20,7 +20,7 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "k": (float, 1e-6, 1e6),
     "steps": (int, 0, 10**9),
     "batch_size": (int, 2, 10**6),
-    "lr": (float, 0.0, INF),
+    "lr": (float, 0.0, 1e6),
     "warmup": (float, 0.0, 1.0),
     "clip": (float, 1e-12, INF),
     "weight_decay": (float, 0.0, INF),
@@ -114,7 +114,7 @@ def from_config(config: dict[str, Any]) -> Settings:
         raise InputError(f"unknown key {min(unknown)}: conf/train.yaml holds those that there are")
     pairs = data["pairs"]
     return Settings(
-        pairs=(pairs,) if isinstance(pairs, str) else tuple(pairs or ()),
+        pairs=tuple(pairs or ()) if isinstance(pairs, list | None) else (pairs,),
         cache=data["cache"],
         tokens=tokens["name"],
         tokens_path=tokens["path"],

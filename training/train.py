@@ -25,7 +25,7 @@ from hyte.errors import InputError, report_errors
 from hyte.files import atomic_write
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
-from training.batches import Batch, batches, collate
+from training.batches import Batch, batches, check_enough, collate
 from training.checkpoint import FILE, Checkpoint, load_checkpoint, save_checkpoint
 from training.data import Pairs, load_pairs
 from training.lines import find_files
@@ -86,6 +86,8 @@ def train(settings: Settings) -> dict[str, Any]:
     Raises InputError for bad input, and where loss or gradient stop being finite: the last good checkpoint is kept.
     """
     started = time.perf_counter()
+    out = Path(settings.out)
+    out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(settings.seed)
     files = find_files(settings.pairs)  # first, because it is the quickest to be wrong
     start = None if settings.checkpoint is None else load_checkpoint(settings.checkpoint)
@@ -93,8 +95,7 @@ def train(settings: Settings) -> dict[str, Any]:
     model, config = build(settings, tokens, start)
     pairs = load_pairs(files, tokens.tokenizer, settings.max_tokens, settings.cache)
     log.info("%d pairs, %d distinct tokens in texts, from %d file(s)", len(pairs), len(pairs.ids), len(pairs.files))
-    out = Path(settings.out)
-    out.mkdir(parents=True, exist_ok=True)
+    check_enough(pairs)  # before the records of an earlier run in this folder go
     with atomic_write(out / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(OmegaConf.create(config)).encode())
     loaded = time.perf_counter() - started
@@ -158,8 +159,9 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        torch.ones(1, device=name).item()  # the device "meta" exists, and holds nothing
+        return torch.device(name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device={name} cannot be used ({reason}); use device=auto or device=cpu") from error
 
