@@ -1,6 +1,9 @@
 """Export: torch, onnxruntime and the runtime give the same points, or nothing is written."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -20,7 +23,7 @@ from hyte.nn.projection import Projection
 from hyte.pooling import pool
 from hyte.tokenizer import token_ids
 from hyte.weights import read_matrix, read_weights
-from tests.conftest import WORDS
+from tests.conftest import ROOT, WORDS
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.tokens import load_tokens
 
@@ -169,6 +172,21 @@ def test_a_checkpoint_goes_before_a_published_pair_in_its_folder(checkpoint, tmp
     assert load_checkpoint(tmp_path).config["pooling"]["name"] == "oem_radial"
     run_export(str(checkpoint), str(tmp_path))
     assert not (tmp_path / "proj_weight.bin").exists()
+
+
+@pytest.mark.parametrize("cores", [{0}, {0, 1}])
+def test_a_container_with_few_cores_sees_no_error_line(graph, cores):
+    path, _ = graph
+    code = (
+        "import sys; from pathlib import Path; import numpy as np; from export.onnx import run_onnx;"
+        "print(run_onnx(Path(sys.argv[1]), [np.array([3, 4, 3])]).tobytes().hex())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=ROOT,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores & os.sched_getaffinity(0)),
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.strip() == run_onnx(path, [np.array([3, 4, 3])]).tobytes().hex()
 
 
 def test_many_texts_take_little_memory(graph):

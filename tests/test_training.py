@@ -396,6 +396,17 @@ def test_same_seed_gives_the_same_weights_and_another_seed_others(settings, tmp_
     assert not torch.equal(states[0]["w1"], states[2]["w1"])
 
 
+def test_a_run_that_cannot_start_leaves_the_records_of_the_last_one(settings, tmp_path):
+    train(settings())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    write_lines(tmp_path / "one.jsonl", ['{"query": "cat", "positive": "dog"}'])
+    with pytest.raises(InputError, match="training needs at least 2"):
+        train(settings(pairs=(str(tmp_path / "one.jsonl"),)))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
+    with pytest.raises(InputError, match="is a file; name a folder"):
+        train(settings(out=str(tmp_path / "one.jsonl")))
+
+
 def test_no_steps_save_the_starting_point(settings):
     result = train(settings(steps=0))
     assert result["loss"] is None
@@ -505,7 +516,7 @@ def test_damaged_checkpoints_are_one_line(settings, tmp_path):
     [
         ({"lr": "1e-5"}, "lr must be a number, not str"),
         ({"lr": -1.0}, "lr=-1.0 is out of range"),
-        ({"lr": 1e38}, "lr=1e+38 is out of range"),
+        ({"lr": 1e38}, r"lr=1e\+38 is out of range"),
         ({"lr": math.nan}, "lr=nan is out of range"),
         ({"steps": 1.5}, "steps must be a whole number, not float"),
         ({"steps": True}, "steps must be a whole number, not bool"),

@@ -20,7 +20,7 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "k": (float, 1e-6, 1e6),
     "steps": (int, 0, 10**9),
     "batch_size": (int, 2, 10**6),
-    "lr": (float, 0.0, 1e6),
+    "lr": (float, 0.0, 1e30),
     "warmup": (float, 0.0, 1.0),
     "clip": (float, 1e-12, INF),
     "weight_decay": (float, 0.0, INF),

@@ -87,7 +87,8 @@ def train(settings: Settings) -> dict[str, Any]:
     """
     started = time.perf_counter()
     out = Path(settings.out)
-    out.mkdir(parents=True, exist_ok=True)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"out={out} is a file; name a folder")
     torch.manual_seed(settings.seed)
     files = find_files(settings.pairs)  # first, because it is the quickest to be wrong
     start = None if settings.checkpoint is None else load_checkpoint(settings.checkpoint)
@@ -96,6 +97,7 @@ def train(settings: Settings) -> dict[str, Any]:
     pairs = load_pairs(files, tokens.tokenizer, settings.max_tokens, settings.cache)
     log.info("%d pairs, %d distinct tokens in texts, from %d file(s)", len(pairs), len(pairs.ids), len(pairs.files))
     check_enough(pairs)  # before the records of an earlier run in this folder go
+    out.mkdir(parents=True, exist_ok=True)
     with atomic_write(out / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(OmegaConf.create(config)).encode())
     loaded = time.perf_counter() - started
