@@ -65,7 +65,8 @@ def by_both(allowed: Numbers, scores: Array, inner: Inner, settings: Settings) -
     fused = FUSIONS[settings.fusion](bm25, products, settings.alpha)
     best = order(fused, bm25, products, settings.alpha)
     tail = settings.alpha * scores[rest] / scores[found].max(initial=1e-300)
-    tail *= min(1.0, fused.min(initial=1.0) / tail.max(initial=1e-300))
+    least = fused.min(initial=1.0)
+    tail = np.minimum(tail * min(1.0, least / tail.max(initial=1e-300)), least)  # the product may round up
     return Ranking(
         np.concatenate([chosen[best], rest]),
         np.concatenate([fused[best], tail]),

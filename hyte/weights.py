@@ -117,7 +117,9 @@ def _read_head(source: Path) -> bytes:
     with source.open("rb") as file:
         head = file.read(DATA_OFFSET)
     if not head.startswith(MAGIC):
-        raise InputError(f"{source}: not a HyTE weights file (it begins with {head[:8]!r}, not {MAGIC!r})")
+        raise InputError(
+            f"{source}: not a HyTE weights file (it begins with {head[:8]!r}, not {MAGIC!r}); {EXPORT_AGAIN}"
+        )
     if len(head) < DATA_OFFSET:
         raise InputError(f"{source}: truncated: {len(head)} bytes, the header alone has {DATA_OFFSET}; {EXPORT_AGAIN}")
     version = HEADER.unpack_from(head)[1]

@@ -206,6 +206,15 @@ def test_a_checkpoint_whose_configuration_is_damaged_is_named(checkpoint, config
         load_checkpoint(checkpoint)
 
 
+@pytest.mark.parametrize("weight", [torch.full((12, 16), torch.nan), torch.ones((12, 16), dtype=torch.int32)])
+def test_weights_that_are_no_finite_numbers_are_named_with_their_checkpoint(checkpoint, weight):
+    state = load_checkpoint(checkpoint).state | {"w1": weight}
+    config = '{"k": 1.0, "pooling": {"name": "oem", "power": 1.0}, "tokens": {"name": "bge_small"}}'
+    checkpoint.write_bytes(save(state, {"format": "1", "config": config}))
+    with pytest.raises(InputError, match=f"{checkpoint}: W1 is not all finite floating-point numbers; train again"):
+        load_checkpoint(checkpoint)
+
+
 def test_mistakes_are_named(checkpoint, tmp_path, tiny_bert):
     with pytest.raises(InputError, match="format=onnx is unknown"):
         run_export(str(checkpoint), str(tmp_path / "a"), artifact_format="onnx")
@@ -213,5 +222,5 @@ def test_mistakes_are_named(checkpoint, tmp_path, tiny_bert):
         run_export(str(tmp_path / "none"), str(tmp_path / "a"))
     narrow = tmp_path / "narrow"
     narrow.mkdir()
-    with pytest.raises(InputError, match="rows of 16 dimensions, the checkpoint was trained on 8"):
+    with pytest.raises(InputError, match="trained on 8 dimensions, the rows of .* have 16"):
         run_export(str(write_checkpoint(narrow, tiny_bert, dim=8)), str(tmp_path / "a"))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hyte import Encoder, HybridIndex, InputError, Settings, geometry
 from hyte.bm25 import BM25
 from hyte.fusion import FUSIONS
+from hyte.ranking import by_both
 from tests.conftest import WORDS, write_artifact
 
 DOCUMENTS = {
@@ -109,6 +110,16 @@ def test_scores_never_rise_down_the_list(encoder, fusion, alpha, candidates):
     scores = [hit.score for hit in hits]
     assert len(hits) == 40
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.floats(0.01, 30), st.floats(-20, -1)), min_size=3, max_size=12), st.floats(0, 1))
+def test_not_even_rounding_makes_scores_rise(fusion, pairs, alpha):
+    bm25, products = np.array(pairs).T
+    used = Settings(fusion=fusion, alpha=alpha, candidates=2)
+    ranked = by_both(np.arange(len(pairs)), bm25, lambda chunks: products[chunks], used)
+    assert (np.diff(ranked.score) <= 0).all()
 
 
 @pytest.fixture(scope="module")

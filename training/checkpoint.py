@@ -90,5 +90,9 @@ def _read(file: Path) -> Checkpoint:
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
     w1, w2 = checkpoint.state["w1"], checkpoint.state["w2"]
     if w1.ndim != 2 or w2.shape != w1.shape[::-1]:
-        raise InputError(f"{checkpoint.path}: W1 {tuple(w1.shape)} and W2 {tuple(w2.shape)} do not fit each other")
+        shapes = f"W1 {tuple(w1.shape)} and W2 {tuple(w2.shape)}"
+        raise InputError(f"{checkpoint.path}: {shapes} do not fit each other; train again")
+    for name, weight in (("W1", w1), ("W2", w2)):
+        if not (weight.is_floating_point() and bool(torch.isfinite(weight).all())):
+            raise InputError(f"{checkpoint.path}: {name} is not all finite floating-point numbers; train again")
     return checkpoint
