@@ -89,8 +89,8 @@ def _table(trained: Checkpoint, name: str | None, path: str | None) -> TokenTabl
     width, wanted = table.table.shape[1], trained.state["w1"].shape[1]
     if width != wanted:
         raise InputError(
-            f"{trained.path}: trained on {wanted} dimensions, the rows of {table.source} have {width}; name the model it "
-            "was trained on with tokens=NAME tokens.path=FOLDER"
+            f"{trained.path}: trained on {wanted} dimensions, the rows of {table.source} have {width}; name the model "
+            "that it was trained on with tokens=NAME tokens.path=FOLDER"
         )
     digest, expected = tokenizers.fingerprint(table.tokenizer), recorded.get("tokenizer_sha256")
     if expected not in (None, digest):
