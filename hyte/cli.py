@@ -246,7 +246,9 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
 
     for name, command in commands.choices.items():
-        command.add_argument("--artifact", type=_path, metavar="A", help="artifact folder (default: the recorded one)")
+        command.add_argument(
+            "--artifact", type=_path, metavar="A", help="artifact folder (default: the one that the index records)"
+        )
         if name in ("index", "search"):
             command.add_argument("--fusion", choices=tuple(FUSIONS), help="default: the index's (minmax)")
             command.add_argument(
