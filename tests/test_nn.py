@@ -419,3 +419,21 @@ def test_importing_hyte_nn_gives_no_warning_of_its_own():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make_encoder()[0](torch.tensor([1, 2]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("power", [-3.0, 1.0, 60.0, 400.0])
+def test_shared_weights_and_weights_by_bag_give_the_same_points_and_gradients(power):
+    """Up to a spread of e^30 the bags share the weights of their tokens; beyond it each bag has its own."""
+    random = torch.Generator().manual_seed(3)
+    space = torch.randn(40, 6, generator=random, dtype=torch.float64) * torch.linspace(0.1, 2.0, 40)[:, None]
+    ids, offsets = torch.randint(40, (300,), generator=random), torch.arange(0, 300, 10)
+    counts = torch.randint(1, 5, (300,), generator=random)
+    for name in ("oem", "oem_radial"):
+        found = []
+        for bag_sum in (fused_sum, portable_sum):
+            leaf = space.clone().requires_grad_()
+            points, _ = pool(leaf, ids, offsets, name, power, 1.5, counts, bag_sum)
+            points.sin().sum().backward()
+            found.append((points.detach(), leaf.grad))
+        for fused, portable in zip(*found, strict=True):
+            assert torch.allclose(fused, portable, rtol=1e-9, atol=1e-9 * float(portable.abs().max()))

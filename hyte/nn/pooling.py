@@ -11,7 +11,9 @@ tokens, as the export does, where far points matter.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +23,43 @@ from hyte.geometry import check_k
 from hyte.nn.lorentz import lift, norm
 from hyte.pooling import NO_DIRECTION, check_pooling
 
+# Logarithm of the largest ratio of two weights up to which the bags of a batch share the weights of their tokens.
+MAX_SPREAD = 30.0
+
 # Sums over bags: terms (U, m), ids (T,), offsets (B,), weights (T,) -> (B, m), the sum of weights * terms[ids].
 BagSum = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def fused_sum(terms: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
-    """Sums over bags by one fused gather and sum, for training."""
-    return functional.embedding_bag(ids, terms, offsets, mode="sum", per_sample_weights=weights)
+    """Sums over bags for training: a sparse product where the weights are constants, else one fused gather and sum."""
+    if weights.requires_grad:
+        return functional.embedding_bag(ids, terms, offsets, mode="sum", per_sample_weights=weights)
+    total: Tensor = _SparseProduct.apply(terms, ids, offsets, weights.to(terms.dtype))  # type: ignore[no-untyped-call]
+    return total
+
+
+class _SparseProduct(torch.autograd.Function):
+    """The sums as a product with the sparse matrix (B, U) of the weights; torch's own gradient of it would be dense."""
+
+    @staticmethod
+    def forward(ctx: Any, terms: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+        ends = torch.cat([offsets, offsets.new_tensor([ids.shape[0]])])
+        shape = (offsets.shape[0], terms.shape[0])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse")  # that CSR is young, and unchecked by default
+            ctx.matrix = torch.sparse_csr_tensor(ends, ids, weights, shape)
+        return ctx.matrix @ terms if weights.shape[0] else terms.new_zeros(shape[0], terms.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = gradients[0]
+        if not ctx.matrix.values().shape[0]:
+            return gradient.new_zeros(ctx.matrix.shape[1], gradient.shape[1]), None, None, None
+        columns = ctx.matrix.to_sparse_csc()  # the rows of the transposed matrix
+        turned = torch.sparse_csr_tensor(
+            columns.ccol_indices(), columns.row_indices(), columns.values(), ctx.matrix.shape[::-1]
+        )
+        return turned @ gradient.contiguous(), None, None, None
 
 
 def portable_sum(terms: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
@@ -74,11 +106,15 @@ def pool(
     check_k(k)
     length = norm(space)
     time = torch.sqrt(length.square() + k)
-    weights = _weights(time[:, 0], ids, offsets, pooling, power)
+    columns = torch.cat([space, torch.ones_like(time), length, time, math.sqrt(k) * _asinh(length / math.sqrt(k))], 1)
+    by_token = _weights_by_token(time, pooling, power) if bag_sum is fused_sum else None
+    if by_token is None:
+        weights = _weights(time[:, 0], ids, offsets, pooling, power)
+    else:
+        columns, weights = columns * by_token, torch.ones(ids.shape, dtype=space.dtype, device=space.device)
     if counts is not None and pooling != "max":
         weights = weights * counts.to(weights.dtype)
-    columns = [space, torch.ones_like(time), length, time, math.sqrt(k) * _asinh(length / math.sqrt(k))]
-    sums = bag_sum(torch.cat(columns, dim=1), ids, offsets, weights).double()
+    sums = bag_sum(columns, ids, offsets, weights).double()
     x, total, size, mean_time, mean_radius = torch.split(sums, [space.shape[1], 1, 1, 1, 1], dim=1)
     known = total != 0  # the largest weight of a bag is 1; NaN counts as known, so that it is seen and not hidden
     total = torch.where(known, total, 1.0)
@@ -100,6 +136,20 @@ def _asinh(a: Tensor) -> Tensor:
 def _sinh(r: Tensor) -> Tensor:
     grown = torch.expm1(r)
     return (grown + grown / (grown + 1.0)) / 2.0
+
+
+def _weights_by_token(time: Tensor, pooling: str, power: float) -> Tensor | None:
+    """Weights (U, 1) of the distinct tokens: t^(P+1) over its largest value of all, so that bags share them.
+
+    None where some could underflow beside the largest, or where a weight depends on the bag.
+    """
+    if pooling in ("mean", "einstein"):
+        return torch.ones_like(time)
+    if pooling == "max" or power == math.inf or not time.shape[0]:
+        return None
+    logs = (power + 1.0) * torch.log(time)
+    top = logs.detach().max()
+    return torch.exp(logs - top) if bool(top - logs.detach().min() < MAX_SPREAD) else None
 
 
 def _weights(time: Tensor, ids: Tensor, offsets: Tensor, pooling: str, power: float) -> Tensor:
