@@ -1,0 +1,215 @@
+"""Embed a sample of the training pairs with a sentence encoder, once: `python -m training.teacher data.pairs=[FILES]`.
+
+What it leaves is a cache that `training.train distillation.cache=FILE` learns from. A sentence encoder is thousands of
+times slower than a lookup, so no training step runs one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import numpy.typing as npt
+import torch
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from tqdm import tqdm
+
+from hyte.errors import InputError, report_errors
+from hyte.files import atomic_write, strict_json
+from hyte.tokenizer import minilm_folder
+from training.data import Ints, Pairs
+from training.lines import find_files, read_lines
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+PART = 4096  # pairs between two writes of the cache
+
+Vectors = npt.NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Unit embeddings of some training pairs.
+
+    Attributes:
+        queries: (n, m) float16; `positives` (n, m).
+        file: (n,) number of the pair's file in `digests`; `line` (n,) its line there, from 1.
+        digests: sha256 of each file that the pairs were taken from.
+    """
+
+    queries: Vectors
+    positives: Vectors
+    file: Ints
+    line: Ints
+    digests: tuple[str, ...]
+
+    def rows(self, pairs: Pairs) -> Ints:
+        """The row here of each row of `pairs`, -1 where there is none: (all rows of `pairs`,)."""
+        found = np.full(len(pairs.line), -1, dtype=np.int64)
+        here = {digest: number for number, digest in enumerate(self.digests)}
+        for number, name in enumerate(pairs.files):
+            known = here.get(_sha256(name)) if Path(name).is_file() else None
+            if known is None:
+                continue
+            mine, theirs = np.flatnonzero(self.file == known), np.flatnonzero(pairs.file == number)
+            order = mine[np.argsort(self.line[mine])]
+            places = np.searchsorted(self.line[order], pairs.line[theirs]).clip(max=len(order) - 1)
+            same = self.line[order[places]] == pairs.line[theirs]
+            found[theirs[same]] = order[places[same]]
+        return found
+
+
+def load_teacher(path: str | Path) -> Teacher:
+    """Read a cache. Raises InputError where it is missing, damaged or of another kind."""
+    if not Path(path).is_file():
+        raise InputError(f"distillation.cache={path}: no such file; make it with python -m training.teacher out={path}")
+    try:
+        with safe_open(path, framework="np") as tensors:
+            metadata = json.loads((tensors.metadata() or {})["config"])
+            queries, positives = tensors.get_tensor("queries"), tensors.get_tensor("positives")
+            file, line = tensors.get_tensor("file"), tensors.get_tensor("line")
+        digests = tuple(metadata["digests"])
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not a whole cache of training.teacher ({error}); make it again") from error
+    if not (queries.ndim == 2 and queries.shape == positives.shape and len(queries) == len(file) == len(line)):
+        shapes = f"{queries.shape}, {positives.shape}, {file.shape}, {line.shape}"
+        raise InputError(f"{path}: queries, positives, file and line do not fit each other ({shapes}); make it again")
+    return Teacher(queries, positives, file, line, digests)
+
+
+def embed_pairs(
+    patterns: list[str],
+    out: str,
+    model: str | None = None,
+    per_source: int | None = 8000,
+    max_tokens: int = 128,
+    batch_size: int = 32,
+    seed: int = 7,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Embed at most `per_source` pairs of each file and write them to `out`, going on from what is there.
+
+    Returns plain data: `out`, `pairs`, `bytes`, `sha256` of the file, `seconds` of this call.
+    """
+    started, files = time.perf_counter(), find_files(patterns)
+    folder = str(model or minilm_folder())
+    config = {
+        "model": model or "all-MiniLM-L6-v2", "per_source": per_source, "max_tokens": max_tokens, "seed": seed,
+        "files": [Path(name).name for name in files], "digests": [_sha256(name) for name in files],
+    }  # fmt: skip
+    file, line = sample(files, per_source, seed)
+    queries, positives = _made(Path(out), config)
+    encode = _encoder(folder, max_tokens, batch_size, device)
+    with tqdm(total=len(line), initial=len(queries), desc="teacher", unit=" pairs", disable=None) as bar:
+        for texts in _parts(files, file, line, len(queries)):
+            queries = _joined(queries, encode([query for query, _ in texts]))
+            positives = _joined(positives, encode([text for _, text in texts]))
+            count = len(queries)
+            tensors = {"queries": queries, "positives": positives, "file": file[:count], "line": line[:count]}
+            with atomic_write(out) as target:
+                target.write(save(tensors, {"config": strict_json(config)}))
+            bar.update(len(texts))
+    return {
+        "out": out, "pairs": len(queries), "bytes": Path(out).stat().st_size, "sha256": _sha256(out),
+        "seconds": time.perf_counter() - started,
+    }  # fmt: skip
+
+
+def _joined(rows: Vectors, more: Vectors) -> Vectors:
+    return np.concatenate([rows, more]) if len(rows) else more
+
+
+def sample(files: list[str], per_source: int | None, seed: int) -> tuple[Ints, Ints]:
+    """File numbers (n,) and lines (n,) of at most `per_source` pairs of each file, all in one seeded order."""
+    places = np.array([(entry["file"], entry["line"]) for entry in read_lines(files)], dtype=np.int64)
+    rng = np.random.default_rng(seed)
+    kept = [rng.permutation(np.flatnonzero(places[:, 0] == number))[:per_source] for number in range(len(files))]
+    chosen = places[rng.permutation(np.concatenate(kept))]
+    return chosen[:, 0].copy(), chosen[:, 1].copy()
+
+
+def _parts(files: list[str], file: Ints, line: Ints, done: int) -> Iterator[list[tuple[str, str]]]:
+    """Query and positive of the chosen lines from the `done`-th on, some thousand at a time."""
+    wanted = {place: number for number, place in enumerate(zip(file.tolist(), line.tolist(), strict=True))}
+    texts: list[tuple[str, str]] = [("", "")] * len(line)
+    for entry in read_lines(files):
+        number = wanted.get((entry["file"], entry["line"]))
+        if number is not None:
+            texts[number] = entry["query"], entry["positive"]
+    for first in range(done, len(texts), PART):
+        yield texts[first : first + PART]
+
+
+def _made(out: Path, config: dict[str, Any]) -> tuple[Vectors, Vectors]:
+    """What an earlier call with the same settings left. Raises InputError where the file is something else."""
+    if not out.exists():
+        return np.empty((0, 0), np.float16), np.empty((0, 0), np.float16)
+    teacher = load_teacher(out)
+    with safe_open(out, framework="np") as tensors:
+        found = json.loads(tensors.metadata()["config"])
+    for key, value in config.items():
+        if found.get(key) != value:
+            raise InputError(f"{out}: made with {key}={found.get(key)}, now {key}={value}; name another out")
+    return teacher.queries, teacher.positives
+
+
+def _encoder(folder: str, max_tokens: int, batch_size: int, device: str) -> Any:
+    """Texts to unit rows (n, m) float16."""
+    try:
+        from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - takes seconds to import
+
+        chosen = None if device == "auto" else device
+        model = SentenceTransformer(
+            folder,
+            device=chosen,
+            trust_remote_code=False,
+            local_files_only=True,
+            model_kwargs={"use_safetensors": True},
+        )
+    except ImportError as error:
+        raise InputError('training.teacher needs sentence-transformers; run: pip install "hyte[train]"') from error
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"model={folder}: sentence-transformers cannot load it ({reason})") from error
+    model.max_seq_length = max_tokens
+
+    def encode(texts: list[str]) -> Vectors:
+        # bfloat16 changes a cosine by less than 1e-3 and halves the time where the processor knows it.
+        with torch.autocast(model.device.type, dtype=torch.bfloat16):
+            rows = model.encode(texts, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
+        rows = rows.astype(np.float32)
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float16)
+
+    return encode
+
+
+def _sha256(name: str | Path) -> str:
+    with open(name, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="teacher")
+def main(config: DictConfig) -> None:
+    """Hydra's entry point: embeds, prints the result as JSON."""
+    with report_errors(OmegaConfBaseException):
+        plain: Any = OmegaConf.to_container(config, resolve=True)
+        data = plain.pop("data")
+        sys.stdout.write(json.dumps(embed_pairs(data["pairs"], **plain), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    with report_errors(HydraException):
+        main()
