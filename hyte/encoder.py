@@ -189,8 +189,8 @@ def find_encoder(record: dict[str, Any], given: Encoder | str | Path | None, ind
     """The encoder that an index was built with, by its `Encoder.record`.
 
     That is `given`, an encoder or an artifact folder, or without it the artifact in the recorded folder, or the shipped
-    one; folders are loaded with the recorded pooling, P and `Encoder.options`. Raises InputError, naming the index and what was tried,
-    where none has the recorded fingerprint.
+    one; folders are loaded with the recorded pooling, P and `Encoder.options`. Raises InputError, naming the index and
+    what was tried, where none has the recorded fingerprint.
     """
     tried = []
     for place in [given] if given else [record["path"], SHIPPED]:
