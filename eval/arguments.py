@@ -12,11 +12,12 @@ from hyte.pooling import WITH_POWER
 KEYS: dict[str, dict[str, type]] = {
     "retrieval": {
         "mode": str, "analyzer": str, "k1": float, "b": float, "fusion": str, "alpha": float, "candidates": int,
-        "k": int, "drop_same_id": bool, "tokenizer": str,
+        "k": int, "drop_same_id": bool, "tokenizer": str, "feedback": float, "feedback_docs": int,
     },
     "chunking": {"window": int, "overlap": int, "titled": bool, "tail": str},
-    "pooling": {"name": str, "power": float},
+    "pooling": {"name": str, "power": float, "query_power": float, "radius": float},
 }  # fmt: skip
+OPTIONAL = ("pooling.power", "pooling.query_power", "pooling.radius")  # may be null
 TOP = ("artifact", "collection", "split", "out")
 WORDS = {"retrieval.candidates": "all", "chunking.window": "none"}  # what may stand instead of a count
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -29,9 +30,10 @@ def arguments(config: Any) -> dict[str, Any]:
         raise InputError("collection is not set: give collection=PATH (BEIR folder or zip), a BEIR name, or pydocs")
     found = {group: _group(group, config[group]) for group in KEYS}
     retrieval, chunking, pooling = found["retrieval"], found["chunking"], found["pooling"]
-    if pooling["name"] not in ("trained", *WITH_POWER) and pooling["power"] is not None:
-        where = f"pooling.power={pooling['power']:g}: pooling={pooling['name']}"
-        raise InputError(f"{where} has no P; set pooling.power=null")
+    for key in ("power", "query_power"):
+        if pooling["name"] not in ("trained", *WITH_POWER) and pooling[key] is not None:
+            where = f"pooling.{key}={pooling[key]:g}: pooling={pooling['name']}"
+            raise InputError(f"{where} has no P; set pooling.{key}=null")
     own = {key: retrieval.pop(key) for key in ("mode", "k", "drop_same_id", "tokenizer")}
     return {
         **own,
@@ -40,8 +42,8 @@ def arguments(config: Any) -> dict[str, Any]:
         "split": str(config["split"]),
         "out": _text_or_none(config["out"]),
         "settings": Settings(**retrieval, **chunking),
-        "pooling": None if pooling["name"] == "trained" else pooling["name"],
-        "power": pooling["power"],
+        "pooling": None if pooling.pop("name") == "trained" else config["pooling"]["name"],
+        **pooling,
     }
 
 
@@ -60,7 +62,7 @@ def _typed(key: str, value: Any, kind: type) -> Any:
     word = WORDS.get(key)
     if word and value in (word, None):
         return "all" if word == "all" else None
-    if key == "pooling.power" and value is None:
+    if key in OPTIONAL and value is None:
         return None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -20,6 +20,7 @@ SETTINGS = (
     "mode", "pooling", "P", "analyzer", "fusion", "alpha", "candidates", "window", "overlap", "titled", "tail",
     "drop_same_id", "fingerprint",
 )  # fmt: skip
+LATER = ("query_P", "radius", "feedback", "feedback_docs")  # results of earlier versions lack these
 METRIC = "ndcg@10"
 
 
@@ -30,7 +31,8 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
         try:
             metrics = json.loads(path.read_text("utf-8"))
             numbers = {"collection": str(metrics["collection"]), METRIC: float(metrics[METRIC])}
-            found.append(numbers | {key: metrics[key] for key in SETTINGS})
+            settings = {key: metrics[key] for key in SETTINGS} | {key: metrics.get(key) for key in LATER}
+            found.append(numbers | settings)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not a metrics.json of eval.run ({type(error).__name__}: {error})") from error
     return found
@@ -38,11 +40,11 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 def table(runs: Sequence[Mapping[str, Any]], metric: str = METRIC) -> str:
     """The runs as a Markdown table. Raises InputError where two runs have the same setting and collection."""
-    shown = [key for key in SETTINGS if len({str(run[key]) for run in runs}) > 1] or ["mode"]
+    shown = [key for key in (*SETTINGS, *LATER) if len({str(run.get(key)) for run in runs}) > 1] or ["mode"]
     collections = list(dict.fromkeys(run["collection"] for run in runs))
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for run in runs:
-        row = cells.setdefault(tuple(_short(run[key]) for key in shown), {})
+        row = cells.setdefault(tuple(_short(run.get(key)) for key in shown), {})
         if run["collection"] in row:
             raise InputError(f"{run['collection']}: two of the runs have the same settings; leave one out")
         row[run["collection"]] = run[metric]

@@ -57,6 +57,8 @@ def run(
     artifact: str | Path | None = None,
     pooling: str | None = None,
     power: float | None = None,
+    query_power: float | None = None,
+    radius: float | None = None,
     split: str = "test",
     out: str | Path | None = None,
     k: int = 100,
@@ -72,6 +74,8 @@ def run(
         artifact: exported folder; None is the shipped weights. Mode "bm25" takes no more than its tokenizer.
         pooling: None is the trained one.
         power: P; None is the trained one.
+        query_power: P of queries; None is that of the documents.
+        radius: where all points are moved, a length; None leaves them where pooling puts them.
         split: which judgements.
         out: folder for metrics.json, run.trec and per_query.jsonl; None is one under outputs/eval.
         k: documents per query, at least the 100 that the metrics look at.
@@ -79,13 +83,14 @@ def run(
         tokenizer: tokenizer.json, or "minilm", for analyzer "wordpiece" in mode "bm25" without an artifact.
 
     Returns what metrics.json holds. Times are wall times. What plays no part is None: `alpha`, `fusion`, `candidates`
-    unless the mode is "hybrid"; `analyzer`, `k1`, `b` in mode "lorentz"; `pooling`, `P`, `artifact`, `fingerprint` in
-    mode "bm25"; `P` for a pooling that has none.
+    unless the mode is "hybrid"; `analyzer`, `k1`, `b` in mode "lorentz"; `pooling`, `P`, `query_P`, `radius`,
+    `artifact`, `fingerprint` in mode "bm25"; `P` for a pooling that has none, `query_P` where it is `P`;
+    `feedback` and `feedback_docs` without feedback.
 
     Raises InputError for everything that is wrong with the input.
     """
     _check(mode, k, settings)
-    encoder = None if mode == "bm25" else Encoder.load(artifact, pooling, power)
+    encoder = None if mode == "bm25" else Encoder.load(artifact, pooling, power, radius, query_power)
     words = _tokenizer(artifact, tokenizer) if encoder is None and settings.analyzer == "wordpiece" else None
     index = HybridIndex(encoder, settings, words)
     data = load(collection, split)
@@ -194,16 +199,19 @@ def _without_known_tokens(index: HybridIndex, data: Collection) -> int | None:
 
 def _of_method(index: HybridIndex, mode: str, k: int) -> dict[str, Any]:
     encoder, used = index.encoder, asdict(index.settings)
-    fusing = ("alpha", "fusion", "candidates")
-    unused = {"bm25": fusing, "lorentz": ("analyzer", "k1", "b", *fusing)}
+    fusing, feeding = ("alpha", "fusion", "candidates"), ("feedback", "feedback_docs")
+    unused = {"bm25": (*fusing, *feeding), "lorentz": ("analyzer", "k1", "b", *fusing)}.get(mode, ())
     return {
         "mode": mode,
         "artifact": str(encoder.path) if encoder else None,
         "fingerprint": encoder.fingerprint if encoder else None,
         "pooling": encoder.pooling if encoder else None,
         "P": encoder.power if encoder and encoder.pooling in WITH_POWER else None,
+        "query_P": encoder.query_power if encoder and "query_power" in encoder.options else None,
+        "radius": encoder.radius if encoder else None,
         **used,
-        **dict.fromkeys(unused.get(mode, ())),
+        **dict.fromkeys(unused),
+        **({} if used["feedback"] else dict.fromkeys(feeding)),
         "k": k,
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hyte.analyzers import ANALYZERS
-from hyte.encoder import Encoder
+from hyte.encoder import OPTIONS, Encoder
 from hyte.errors import InputError, report_errors
 from hyte.files import strict_json
 from hyte.fusion import FUSIONS
@@ -122,6 +122,7 @@ def _info(options: argparse.Namespace) -> int:
     if made_by := index.made_by:
         facts |= {"artifact": made_by["path"], "fingerprint": made_by["fingerprint"], "pooling": made_by["pooling"]}
         facts |= {"P": float(made_by["power"]), "K": made_by["k"]}
+        facts |= {name: float(made_by[name]) for name in OPTIONS if name in made_by}
     facts |= asdict(index.settings)
     facts |= {f"{file.name}_bytes": file.stat().st_size for file in sorted(options.dir.iterdir()) if file.is_file()}
     if options.json:

@@ -94,6 +94,17 @@ def logmap0(p: npt.ArrayLike, k: float = 1.0) -> Array:
     return np.asarray(radius(p, k)[..., None] * x / np.where(norm > 0, norm, 1.0), dtype=np.float64)
 
 
+def at_radius(p: npt.ArrayLike, r: float, k: float = 1.0) -> Array:
+    """Points (..., d+1) moved to radius r, at least 0, their directions kept; the origin, which has none, stays.
+
+    Points at one radius are ordered by the angle alone: at angle a the inner product of two of them is
+    -K cosh^2(r / sqrt(K)) + K sinh^2(r / sqrt(K)) cos(a).
+    """
+    x = _float64(p)[..., 1:]
+    norm = _norm(x)
+    return expmap0(r * (x / np.where(norm > 0, norm, 1.0)), k)
+
+
 def to_poincare(p: npt.ArrayLike, k: float = 1.0) -> Array:
     """Points (..., d+1) to the open unit ball (..., d): y = x / (t + sqrt(K))."""
     point = _float64(p)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from hyte import ranking, store
@@ -15,7 +17,6 @@ from hyte.bm25 import BM25
 from hyte.chunks import Chunks, Field, cut
 from hyte.encoder import Encoder, find_encoder
 from hyte.errors import InputError
-from hyte.geometry import Array
 from hyte.settings import Candidates, Settings
 
 MODES = ("hybrid", "bm25", "lorentz")
@@ -38,7 +39,8 @@ class Hit(NamedTuple):
         score: what the ranking went by, falling down the list: fused, in [0, 1]; the BM25 score in mode "bm25" and for
             a query without known tokens; the inner product in mode "lorentz", None for a chunk without known tokens.
         bm25: BM25 score, at least 0, or None in mode "lorentz".
-        lorentz: inner product with the query's point, at most -K, or None where the chunk has no such score.
+        lorentz: inner product with the query's point (with feedback the moved one), at most -K, or None where the chunk
+            has no such score.
     """
 
     path: str
@@ -219,33 +221,27 @@ class HybridIndex:
         allowed = np.arange(len(self._chunks))
         if exclude in self._number:
             allowed = allowed[self._chunks.document != self._number[exclude]]
-        inner = None if mode == "bm25" else self._inner_with(query)
-        if mode == "lorentz" and inner:
-            return ranking.by_lorentz(allowed, inner)
+        point = None if mode == "bm25" else self._query_point(query)
+        if mode == "lorentz" and point is not None:
+            return ranking.with_points(point, self._chunks, partial(ranking.by_lorentz, allowed), used)
         scores = self._bm25.scores(self._analyze(query))
-        return ranking.by_both(allowed, scores, inner, used) if inner else ranking.by_bm25(allowed, scores)
+        if point is None:
+            return ranking.by_bm25(allowed, scores)
+        if used.alpha == 1.0:  # then points order nothing
+            used = used.override(feedback=0.0)
+        rank = partial(ranking.by_both, allowed, scores, settings=used)
+        return ranking.with_points(point, self._chunks, rank, used)
 
-    def _inner_with(self, query: str) -> ranking.Inner | None:
-        """The inner product with the query's point (eq. 4), or None if the query has no known token."""
+    def _query_point(self, query: str) -> npt.NDArray[np.float32] | None:
+        """The query's point (d+1,), or None if the query has no known token."""
         assert self.encoder is not None  # _check_search saw to it
-        points, known = self.encoder.encode_with_flags([query])
-        if not known[0]:
-            return None
-        signed = points[0] * np.where(np.arange(points.shape[1]) == 0, np.float32(-1), np.float32(1))
-
-        def inner(chunks: ranking.Numbers) -> Array:
-            every = self._chunks.points
-            most = len(chunks) > len(every) // 2  # then computing all is cheaper than copying these
-            # Not a BLAS product: it gives a row other last bits in another place, and equal chunks would not tie.
-            products = np.einsum("nd,d->n", every if most else every[chunks], signed).astype(np.float64)
-            return np.where(self._chunks.known[chunks], products[chunks] if most else products, -np.inf)
-
-        return inner
+        points, known = self.encoder.encode_with_flags([query], query=True)
+        return points[0] if known[0] else None
 
     def _documents(self, ranked: ranking.Ranking, k: int) -> list[Hit]:
         """Fold chunks into documents, each at its best chunk, until k are full."""
-        _, first = np.unique(self._chunks.document[ranked.chunks], return_index=True)
-        return [self._hit(ranked, i) for i in np.sort(first)[:k]]
+        first = ranking.best_of_each(self._chunks.document[ranked.chunks])
+        return [self._hit(ranked, i) for i in first[:k]]
 
     def _hit(self, ranked: ranking.Ranking, i: int) -> Hit:
         chunk = ranked.chunks[i]

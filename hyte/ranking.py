@@ -1,4 +1,7 @@
-"""Ordering the chunks of an index for one query: BM25 alone, Lorentz alone, or both in one or two stages."""
+"""Ordering the chunks of an index for one query: BM25 alone, Lorentz alone, or both in one or two stages.
+
+With feedback the query's point is turned toward the first documents, and all is ordered once more.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hyte.chunks import Chunks
 from hyte.fusion import FUSIONS, order
 from hyte.geometry import Array
+from hyte.pooling import NO_DIRECTION
 from hyte.settings import Settings
 
 Numbers = npt.NDArray[np.intp]
@@ -30,6 +35,58 @@ class Ranking(NamedTuple):
     score: Array
     bm25: Array
     inner: Array
+
+
+def inner_with(query: npt.NDArray[np.float32], chunks: Chunks) -> Inner:
+    """The inner products (eq. 4) of chunks with the query's point (d+1,)."""
+    signed = query * np.where(np.arange(len(query)) == 0, np.float32(-1), np.float32(1))
+
+    def inner(numbers: Numbers) -> Array:
+        every = chunks.points
+        most = len(numbers) > len(every) // 2  # then computing all is cheaper than copying these
+        # Not a BLAS product: it gives a row other last bits in another place, and equal chunks would not tie.
+        products = np.einsum("nd,d->n", every if most else every[numbers], signed).astype(np.float64)
+        return np.where(chunks.known[numbers], products[numbers] if most else products, -np.inf)
+
+    return inner
+
+
+def with_points(
+    query: npt.NDArray[np.float32], chunks: Chunks, rank: Callable[[Inner], Ranking], settings: Settings
+) -> Ranking:
+    """What `rank` makes of the inner products with the query's point (d+1,).
+
+    With feedback it ranks twice: the second time with the point that `fed_back` makes of the first documents, each at
+    its best chunk, in the order of the first ranking.
+    """
+    first = rank(inner_with(query, chunks))
+    if settings.feedback == 0.0:
+        return first
+    hits = first.chunks[best_of_each(chunks.document[first.chunks])[: settings.feedback_docs]]
+    return rank(inner_with(fed_back(query, chunks.points[hits], settings.feedback), chunks))
+
+
+def best_of_each(document: npt.NDArray[np.int32]) -> Numbers:
+    """Where in a ranking each document comes first: positions, rising, of the documents (n,) of its chunks."""
+    return np.sort(np.unique(document, return_index=True)[1])
+
+
+def fed_back(query: npt.NDArray[np.float32], hits: npt.NDArray[np.float32], weight: float) -> npt.NDArray[np.float32]:
+    """The query's point (d+1,) turned toward the points (n, d+1) of the first hits, its radius kept.
+
+    Its direction becomes that of u_q + weight mean(u_i), where u = x/|x|: Rocchio's rule for directions. Points at the
+    origin (texts without known tokens are) have none and do not count; where that leaves nothing, or the sum has no
+    direction, the query stays.
+    """
+    x, lengths = query[1:].astype(np.float64), np.linalg.norm(hits[:, 1:].astype(np.float64), axis=1)
+    length, far = np.linalg.norm(x), lengths > 0
+    if length == 0 or not far.any():
+        return query
+    turned = x / length + weight * (hits[far, 1:] / lengths[far, None]).mean(axis=0)
+    size = np.linalg.norm(turned)
+    if size <= NO_DIRECTION * (1.0 + weight):
+        return query
+    return np.concatenate([query[:1], length / size * turned]).astype(np.float32)
 
 
 def by_bm25(allowed: Numbers, scores: Array) -> Ranking:

@@ -30,6 +30,9 @@ class Settings:
         fusion: one of `hyte.fusion.FUSIONS`.
         alpha: weight of BM25 in [0, 1]; 1 is BM25 alone, 0 is Lorentz alone.
         candidates: M, the chunks that BM25 hands to fusion, or "all" for exhaustive search.
+        feedback: weight of the first hits' directions against the query's (`hyte.ranking.fed_back`), finite, at least
+            0; 0 is off. It moves Lorentz scores only.
+        feedback_docs: from how many of the first documents that direction comes, at least 1.
     """
 
     analyzer: str = "english"
@@ -42,11 +45,13 @@ class Settings:
     fusion: str = "minmax"
     alpha: float = 0.5
     candidates: Candidates = 50
+    feedback: float = 0.0
+    feedback_docs: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("k1", "b", "alpha"):
+        for name in ("k1", "b", "alpha", "feedback"):
             self._make_plain(name, Real, float)
-        for name in ("overlap", *(["window"] if self.window is not None else [])):
+        for name in ("overlap", "feedback_docs", *(["window"] if self.window is not None else [])):
             self._make_plain(name, Integral, int)
         if self.candidates != "all":
             self._make_plain("candidates", Integral, int)
@@ -54,12 +59,20 @@ class Settings:
         check_chunking(self.window, self.overlap, self.tail)
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
             raise InputError(f"BM25 needs finite k1 >= 0 and 0 <= b <= 1, not k1 = {self.k1}, b = {self.b}")
+        self._check_ranking()
+
+    def _check_ranking(self) -> None:
         if self.fusion not in FUSIONS:
             raise InputError(f"fusion {self.fusion!r} is unknown: use one of {', '.join(FUSIONS)}")
         if not 0.0 <= self.alpha <= 1.0:
             raise InputError(f"alpha must be in [0, 1] (1 is BM25 alone, 0 is Lorentz alone), not {self.alpha}")
         if self.candidates != "all" and self.candidates < 1:
             raise InputError(f"candidates must be a count above 0 or 'all', not {self.candidates}")
+        if not (0.0 <= self.feedback < math.inf and self.feedback_docs >= 1):
+            raise InputError(
+                "feedback needs a finite weight of at least 0 and 1 document or more, not "
+                f"feedback = {self.feedback}, feedback_docs = {self.feedback_docs}"
+            )
 
     def _make_plain(self, name: str, kind: type, plain: type) -> None:
         """Numbers of numpy as Python's own, which can be saved. Raises InputError for what is no such number."""

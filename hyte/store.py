@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from hyte.bm25 import BM25
 from hyte.chunks import Chunks
+from hyte.encoder import check_record
 from hyte.errors import InputError
 from hyte.files import atomic_write, sync
 from hyte.settings import Settings
@@ -41,8 +42,6 @@ START = struct.Struct("<8sII32s")
 ALIGN = 64
 BUILD_AGAIN = "build it anew (hyte index)"
 DTYPES = {"float32": "<f4", "int32": "<i4", "int64": "<i8", "uint8": "u1"}
-# What is recorded of the encoder.
-MADE_BY = {"fingerprint": str, "path": str, "pooling": str, "k": float, "power": str}
 # The sections of idx.bin: type and number of dimensions.
 SECTIONS = {
     "points": ("float32", 2),
@@ -105,9 +104,8 @@ def load(folder: str | Path) -> Contents:
     with _told_as_damage(index):
         head, arrays = _read_index(index)
         settings, made_by = Settings(**head["settings"]), head["made_by"]
-        if made_by is not None and {key: type(made_by[key]) for key in MADE_BY} != MADE_BY:
-            raise TypeError(f"made_by is {made_by}")
-        float(made_by["power"] if made_by else 0)
+        if made_by is not None:
+            check_record(made_by)
         held = {name: _read_checked(source / name, head["files"][name]) for name in (TEXTS_FILE, PATHS_FILE)}
         paths = [unescape_path(line) for line in held[PATHS_FILE].split(b"\n")[:-1]]
         _check_numbers(index, head["documents"], len(paths), len(held[TEXTS_FILE]), arrays)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from eval.collect import SETTINGS, read, table
+from eval.collect import LATER, SETTINGS, read, table
 from hyte import InputError
 
 
@@ -39,7 +39,14 @@ def test_what_eval_run_did_not_leave_is_named(tmp_path, content):
         read([path])
 
 
-def test_reads_what_it_shows(tmp_path):
+def test_reads_what_it_shows_also_of_results_that_lack_later_settings(tmp_path):
     path = tmp_path / "metrics.json"
     path.write_text(json.dumps({**run("a", 0.1, 0.2), "more": 1}))
-    assert read([path]) == [run("a", 0.1, 0.2)]
+    assert read([path]) == [run("a", 0.1, 0.2) | dict.fromkeys(LATER)]
+    path.write_text(json.dumps({**run("a", 0.1, 0.2), "radius": 1.0}))
+    assert read([path])[0]["radius"] == 1.0
+
+
+def test_later_settings_tell_rows_apart():
+    lines = table([run("a", 0.1, 0.2), run("a", 0.1, 0.3) | {"radius": 1.0}]).splitlines()
+    assert lines[2:] == ["| - | 0.2000 | 0.2000 |", "| 1.0 | 0.3000 | 0.3000 |"]

@@ -19,6 +19,7 @@ from tests.conftest import ROOT
         ("training.train data.pairs=[nowhere.jsonl] steps=1 wandb.mode=disabled", "nowhere.jsonl"),
         ("export.run out=x", "checkpoint"),
         ("export.run checkpoint=nowhere out=OUT format=onnx", "format=onnx is unknown"),
+        ("eval.compare nowhere nowhere", "nowhere: no metrics.json of eval.run"),
         ("eval.collect nowhere.json", "nowhere.json"),
     ],
 )

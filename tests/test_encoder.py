@@ -184,10 +184,82 @@ def test_a_power_that_plays_no_part_does_not_change_the_fingerprint(tiny_artifac
     assert len({Encoder.load(tiny_artifact, pooling, power).fingerprint for power in (0.0, 1.0, np.inf)}) == 1
 
 
-@pytest.mark.parametrize("override", [{"pooling": "oem"}, {"power": 3.0}])
+@pytest.mark.parametrize(
+    "override",
+    [{"pooling": "oem"}, {"power": 3.0}, {"radius": 1.0}, {"query_power": np.inf}, {"radius": 2, "power": 0}],
+)
 def test_the_fingerprint_tells_settings_apart_and_finds_its_artifact(tiny_artifact, encoder, override):
     other = Encoder.load(tiny_artifact, **override)
     assert other.fingerprint != encoder.fingerprint
     assert find_encoder(other.record, None, "idx").fingerprint == other.fingerprint
     with pytest.raises(InputError, match=r"idx: built with artifact .*--artifact"):
         find_encoder(other.record, encoder, "idx")
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("k", [0.5, 1.0, 2.0])
+def test_at_one_radius_the_inner_product_is_that_of_the_angle_and_orders_as_the_cosine(
+    tmp_path, tiny_tokenizer_file, pooling, k
+):
+    artifact = write_artifact(tmp_path / "a", tiny_tokenizer_file, pooling, k=k)
+    generator = np.random.default_rng(0)
+    batch = [" ".join(generator.choice(WORDS[5:25], generator.integers(1, 9))) for _ in range(60)]
+    x = Encoder.load(artifact).encode(batch)[:, 1:].astype(np.float64)
+    cosine = x @ x[0] / (np.linalg.norm(x, axis=1) * np.linalg.norm(x[0]))
+    points = Encoder.load(artifact, radius=2.0).encode(batch).astype(np.float64)
+    inner = points[:, 1:] @ points[0, 1:] - points[:, 0] * points[0, 0]
+    t, s = (np.sqrt(k) * each(2.0 / np.sqrt(k)) for each in (np.cosh, np.sinh))
+    np.testing.assert_allclose(points[:, 0], t, rtol=1e-6)
+    np.testing.assert_allclose(inner, s * s * cosine - t * t, atol=4e-6 * t * t)
+    apart = np.abs(cosine[:, None] - cosine) > 1e-5  # closer ones float32 may swap
+    np.testing.assert_array_equal((inner[:, None] > inner)[apart], (cosine[:, None] > cosine)[apart])
+
+
+def test_texts_without_a_direction_stay_at_the_origin_and_are_flagged(tmp_path, tiny_tokenizer_file):
+    artifact = write_artifact(tmp_path / "a", tiny_tokenizer_file)
+    rows = read_weights(artifact / "weights.bin").rows.copy()
+    rows[WORDS.index("dog")] = -rows[WORDS.index("cat")]
+    digest = tokens.fingerprint(tokens.load_tokenizer(tiny_tokenizer_file))
+    write_weights(artifact / "weights.bin", rows, 1.0, "oem_radial", 1.0, digest)
+    points, known = Encoder.load(artifact, radius=1.0).encode_with_flags(["cat dog", "☃", "cat"])
+    assert list(known) == [False, False, True]
+    np.testing.assert_array_equal(points[:2], np.tile(geometry.origin(DIM), (2, 1)))
+    assert list(Encoder.load(artifact).encode_with_flags(["cat dog", "☃", "cat"])[1]) == [True, False, True]
+
+
+@pytest.mark.parametrize("power", [-3.0, 0.0, 4.0, np.inf])
+def test_queries_may_have_another_power(tiny_artifact, power):
+    apart = Encoder.load(tiny_artifact, "oem", 1.0, query_power=power)
+    text = ["the cat sat the"]
+    np.testing.assert_array_equal(apart.encode(text), Encoder.load(tiny_artifact, "oem", 1.0).encode(text))
+    np.testing.assert_array_equal(
+        apart.encode(text, query=True), Encoder.load(tiny_artifact, "oem", power).encode(text)
+    )
+
+
+@pytest.mark.parametrize("pooling", ["mean", "oem"])
+def test_a_query_power_that_plays_no_part_does_not_change_the_fingerprint(tiny_artifact, pooling):
+    assert (
+        Encoder.load(tiny_artifact, pooling, 1.0, query_power=1.0 if pooling == "oem" else 7.0).record
+        == Encoder.load(tiny_artifact, pooling, 1.0).record
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"radius": 0.0}, "radius must be above 0 and at most 40 sqrt"),
+        ({"radius": -1.0}, "not -1"),
+        ({"radius": np.nan}, "not nan"),
+        ({"radius": 40.1}, "not 40.1"),
+        ({"query_power": np.nan}, "pooling power"),
+    ],
+)
+def test_options_out_of_range_are_refused(tiny_artifact, options, message):
+    with pytest.raises(InputError, match=message):
+        Encoder.load(tiny_artifact, **options)
+
+
+def test_at_the_largest_radius_float32_still_holds_inner_products(tiny_artifact):
+    point = Encoder.load(tiny_artifact, radius=40.0).encode(["cat"])[0]
+    assert np.isfinite(point * point).all()

@@ -307,6 +307,21 @@ def test_one_engine(tmp_path, go, tiny_artifact):
         assert rankings[query["_id"]] == [hit.path for hit in index.search(query["text"], k=100)]
 
 
+def test_a_run_at_one_radius_ranks_as_the_cosine_does(tmp_path, go, tiny_artifact):
+    """An artifact whose rows are word vectors is so the Euclidean control: its mean vectors by their angle."""
+    random = np.random.default_rng(5)
+    texts = {f"d{i}": " ".join(random.choice(WORDS, random.integers(1, 9))) for i in range(40)}
+    corpus = [{"_id": each, "text": text} for each, text in texts.items()]
+    folder = write(tmp_path / "c", corpus, [{"_id": "q", "text": "cat sea"}], test=["q\td1\t1"])
+    _, rankings = go(folder, "lorentz", pooling="mean", radius=1.0)
+    encoder = Encoder.load(tiny_artifact)
+    rows = {word: encoder.pool([encoder.tokenizer.token_to_id(word)])[1:] for word in WORDS}
+    means = {each: np.mean([rows[word] for word in text.split()], axis=0) for each, text in texts.items()}
+    query = rows["cat"] + rows["sea"]
+    cosine = {each: mean @ query / np.linalg.norm(mean) for each, mean in means.items()}
+    assert rankings["q"] == sorted(texts, key=lambda each: -round(cosine[each], 6))
+
+
 def test_what_a_run_leaves(tmp_path, tiny_artifact):
     folder = write(tmp_path / "tiny", test=["q1\td1\t1", "q2\td1\t1"])
     metrics = run(folder, Settings(), artifact=tiny_artifact, pooling="oem", power=math.inf, out=tmp_path / "out")
@@ -316,7 +331,7 @@ def test_what_a_run_leaves(tmp_path, tiny_artifact):
         "collection": "tiny", "split": "test", "docs": 2, "empty_docs": 0, "chunks": 2, "queries": 2, "mode": "hybrid",
         "fields": "title + text", "pooling": "oem", "P": math.inf, "k": 100, "drop_same_id": True,
         "dangling_judgements": 0, "fingerprint": encoder.fingerprint, "artifact": str(tiny_artifact),
-    } | asdict(Settings())  # fmt: skip
+    } | asdict(Settings()) | {"feedback": None, "feedback_docs": None, "query_P": None, "radius": None}  # fmt: skip
     assert {key: metrics[key] for key in expected} == expected
     assert {"ndcg@10", "map@100", "recall@100", "seconds_to_index", "ms_per_query", "ms_per_query_median", "version",
             "sha256"} <= metrics.keys()  # fmt: skip
@@ -327,6 +342,10 @@ def test_what_a_run_leaves(tmp_path, tiny_artifact):
     assert run(folder, Settings(), artifact=tiny_artifact, pooling="max", out=tmp_path / "out")["P"] is None
     bm25 = run(folder, Settings(), "bm25", out=tmp_path / "out")
     assert [bm25[key] for key in ("pooling", "P", "artifact", "alpha", "fusion", "candidates")] == [None] * 6
+    fed = Settings(feedback=0.5, feedback_docs=2)
+    assert run(folder, fed, "bm25", out=tmp_path / "out")["feedback"] is None
+    hybrid = run(folder, fed, artifact=tiny_artifact, query_power=3.0, radius=2.0, out=tmp_path / "out")
+    assert [hybrid[key] for key in ("feedback", "feedback_docs", "P", "query_P", "radius")] == [0.5, 2, 1.0, 3.0, 2.0]
     lorentz = run(folder, Settings(), "lorentz", artifact=tiny_artifact, out=tmp_path / "out")
     assert [lorentz[key] for key in ("analyzer", "alpha", "fusion", "candidates")] == [None] * 4
 
@@ -382,7 +401,8 @@ def test_the_defaults_are_the_papers_text():
     assert found.pop("settings") == Settings("whitespace", 300, 60, False, "exact", 1.2, 0.75, "paper", 0.5, 50)
     assert found == {
         "collection": "x", "artifact": None, "split": "test", "out": None, "mode": "hybrid", "k": 100,
-        "drop_same_id": True, "tokenizer": "minilm", "pooling": None, "power": None,
+        "drop_same_id": True, "tokenizer": "minilm", "pooling": None, "power": None, "query_power": None,
+        "radius": None,
     }  # fmt: skip
 
 
@@ -403,12 +423,14 @@ def test_the_overrides():
         "collection=12", "artifact=a", "split=dev", "out=o", "retrieval.mode=lorentz", "retrieval.candidates=all",
         "retrieval.analyzer=alnum", "retrieval.fusion=rrf", "retrieval.alpha=1", "retrieval.b=1e-1", "retrieval.k=200",
         "retrieval.drop_same_id=false", "retrieval.tokenizer=t.json", "chunking.window=none", "chunking.overlap=0",
-        "chunking.titled=true", "chunking.tail=paper", "pooling=oem", "pooling.power=inf",
+        "chunking.titled=true", "chunking.tail=paper", "pooling=oem", "pooling.power=inf", "pooling.query_power=2",
+        "pooling.radius=0.5", "retrieval.feedback=1", "retrieval.feedback_docs=3",
     )  # fmt: skip
-    assert found.pop("settings") == Settings("alnum", None, 0, True, "paper", 1.2, 0.1, "rrf", 1.0, "all")
+    assert found.pop("settings") == Settings("alnum", None, 0, True, "paper", 1.2, 0.1, "rrf", 1.0, "all", 1.0, 3)
     assert found == {
         "collection": "12", "artifact": "a", "split": "dev", "out": "o", "mode": "lorentz", "k": 200,
-        "drop_same_id": False, "tokenizer": "t.json", "pooling": "oem", "power": math.inf,
+        "drop_same_id": False, "tokenizer": "t.json", "pooling": "oem", "power": math.inf, "query_power": 2.0,
+        "radius": 0.5,
     }  # fmt: skip
 
 
@@ -428,6 +450,10 @@ def test_the_overrides():
         ("chunking.titled=1", r"chunking\.titled=1: expected true or false"),
         ("retrieval.fusion=sum", "fusion 'sum' is unknown"),
         ("experiment=paper pooling=mean", r"pooling\.power=1: pooling=mean has no P"),
+        ("pooling=max pooling.query_power=2", r"pooling\.query_power=2: pooling=max has no P"),
+        ("pooling.radius=far", r"pooling\.radius='far': expected a number"),
+        ("retrieval.feedback=-1", "feedback needs a finite weight of at least 0"),
+        ("retrieval.feedback_docs=2.5", r"retrieval\.feedback_docs=2\.5: expected a whole number"),
         ("collection=null", "collection is not set"),
     ],
 )
@@ -457,6 +483,18 @@ def test_the_command_line(tmp_path):
     assert "ndcg@10 1.0000" in done.stderr
     assert {each.name for each in tmp_path.iterdir()} == {"a b,c=d%e", "left here"}
     assert json.loads((tmp_path / "left here" / "x" / "metrics.json").read_text())["collection"] == "数据"
+
+
+def test_help_lists_the_groups_of_eval_and_no_others(tmp_path):
+    done = command(tmp_path, "--help", "retrieval.alpha=0.25")
+    assert done.returncode == 0, done.stderr
+    for group in ("pooling", "experiment"):
+        names = {each.stem for each in (CONF / group).glob("*.yaml")}
+        listed = done.stdout.split(f" {group}=")[1].split()[0].rstrip(",").split("|")
+        assert sorted(listed) == sorted(names)
+    assert "alpha: 0.25" in done.stdout
+    assert "tokens" not in done.stdout
+    assert not any(tmp_path.iterdir())
 
 
 def test_what_a_user_can_cause_is_one_line_and_exit_code_2(tmp_path):

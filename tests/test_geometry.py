@@ -104,3 +104,18 @@ def test_float32_storage_error_is_as_stated():
             np.array([[math.sqrt(t * t - 1), 0.0], [0.6 * math.sqrt(t * t - 1), 0.8 * math.sqrt(t * t - 1)]])
         )
         assert np.all(np.abs(geometry.inner(p.astype(np.float32), p.astype(np.float32)) + 1) <= 2 * eps * t * t)
+
+
+@pytest.mark.parametrize("k", CURVATURES)
+@pytest.mark.parametrize("r", [0.1, 1.0, 8.0])
+def test_points_at_one_radius_have_the_inner_product_of_their_angle(k, r):
+    a, b = point_at(0.3, 0.4, k), point_at(5.0, 1.9, k)
+    p, q = geometry.at_radius([a, b], r, k)
+    np.testing.assert_allclose([p, q], [point_at(r, 0.4, k), point_at(r, 1.9, k)], rtol=1e-12)
+    root = math.sqrt(k)
+    expected = -k * math.cosh(r / root) ** 2 + k * math.sinh(r / root) ** 2 * math.cos(1.5)
+    assert geometry.inner(p, q) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_origin_has_no_direction_and_stays():
+    np.testing.assert_array_equal(geometry.at_radius(geometry.origin(3, 2.0), 5.0, 2.0), geometry.origin(3, 2.0))
