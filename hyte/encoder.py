@@ -67,7 +67,9 @@ class Encoder:
         """
         path = SHIPPED if folder is None else Path(folder)
         if folder is None and not (path / WEIGHTS_FILE).is_file():
-            raise InputError("this version ships no weights: name an artifact folder (python -m export.run makes one)")
+            raise InputError(
+                f"{path}: no shipped weights there: name an artifact folder (python -m export.run makes one)"
+            )
         weights = read_weights(path / WEIGHTS_FILE)
         return cls(weights, tokens.load_tokenizer(path / TOKENIZER_FILE), pooling, power, path.resolve())
 
@@ -138,11 +140,11 @@ def find_encoder(record: dict[str, Any], given: Encoder | str | Path | None, ind
     where none has the recorded fingerprint.
     """
     tried = []
-    for place in [given] if given else [record["path"], SHIPPED]:
+    for place in [given] if given else dict.fromkeys([record["path"], str(SHIPPED.resolve())]):
         try:
             pooling = record["pooling"], float(record["power"])
             encoder = place if isinstance(place, Encoder) else Encoder.load(place, *pooling)
-        except InputError as error:
+        except (InputError, OSError) as error:  # a folder that may not be read is not at hand either
             tried.append(str(error))
             continue
         if encoder.fingerprint == record["fingerprint"]:
