@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hyte.nn.pooling import pool, portable_sum
 from hyte.tokenizer import Ids
+from hyte.weights import quantise
 
 OPSET = 18
 INPUTS, OUTPUTS = ["ids", "offsets"], ["points", "known"]
@@ -28,20 +29,28 @@ class BakedEncoder(nn.Module):
         pooling: one of `hyte.pooling.POOLINGS`.
         power: P.
         k: K.
+        kind: one of `hyte.weights.KINDS`. "int8" keeps int8 rows and scales, multiplied in float32 as the runtime does.
     """
 
     rows: Tensor
+    scales: Tensor | None
 
-    def __init__(self, rows: npt.NDArray[np.float32], pooling: str, power: float, k: float) -> None:
+    def __init__(
+        self, rows: npt.NDArray[np.float32], pooling: str, power: float, k: float, kind: str = "float32"
+    ) -> None:
         super().__init__()
-        self.register_buffer("rows", torch.from_numpy(np.array(rows)))
+        scales, table = quantise(rows) if kind == "int8" else (None, np.array(rows))
+        self.register_buffer("rows", torch.from_numpy(table))
+        self.register_buffer("scales", None if scales is None else torch.from_numpy(scales))
         self.pooling, self.power, self.k = pooling, power, k
 
     def forward(self, ids: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Flat ids (T,) and starts (B,) to points (B, d+1) float32 and known flags (B,)."""
-        space = self.rows.index_select(0, ids).double()
+        space = self.rows.index_select(0, ids)
+        if self.scales is not None:
+            space = space.float() * self.scales.index_select(0, ids)[:, None]
         every = torch.arange(ids.shape[0], device=ids.device)
-        points, known = pool(space, every, offsets, self.pooling, self.power, self.k, bag_sum=portable_sum)
+        points, known = pool(space.double(), every, offsets, self.pooling, self.power, self.k, bag_sum=portable_sum)
         return points.float(), known
 
 

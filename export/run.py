@@ -16,6 +16,7 @@ import torch
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from torch import nn
 
 from export.onnx import BakedEncoder, flat, run_onnx, write_onnx
 from hyte import tokenizer as tokenizers
@@ -24,7 +25,7 @@ from hyte.errors import InputError, report_errors
 from hyte.files import strict_json, write_text
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
-from hyte.weights import write_matrix, write_weights
+from hyte.weights import check_kind, write_matrix, write_weights
 from training.checkpoint import Checkpoint, load_checkpoint
 from training.tokens import TokenTable, load_tokens
 
@@ -49,7 +50,13 @@ PARITY_TEXTS = [
 
 
 def export(
-    checkpoint: str, out: str, tokens: str | None = None, tokens_path: str | None = None, artifact_format: str = "hyte"
+    checkpoint: str,
+    out: str,
+    tokens: str | None = None,
+    tokens_path: str | None = None,
+    artifact_format: str = "hyte",
+    rows: str = "float32",
+    onnx: bool = True,
 ) -> dict[str, Any]:
     """Write an artifact folder: model.onnx, weights.bin, tokenizer.json, config.json, none before all are checked.
 
@@ -59,12 +66,17 @@ def export(
         tokens: name of the token table, if it is not to be the recorded one.
         tokens_path: folder of the token table's model; by default the recorded one.
         artifact_format: "published" adds the authors' word_embeds.bin, proj_weight.bin and proj_out.bin.
+        rows: "float32", or "int8" with a scale a row, a quarter of the size; of weights.bin and model.onnx.
+        onnx: False leaves model.onnx out.
 
     Returns the contents of config.json. Raises InputError where table and checkpoint do not belong together, and
     RuntimeError where torch, onnxruntime and the runtime do not agree within 1e-4 |b| a point.
     """
     if artifact_format not in FORMATS:
         raise InputError(f"format={artifact_format} is unknown: use one of {', '.join(FORMATS)}")
+    check_kind(rows)
+    if not isinstance(onnx, bool):
+        raise InputError(f"onnx={onnx}: expected true or false")
     trained = load_checkpoint(checkpoint)
     table = _table(trained, tokens, tokens_path)
     projection = Projection(trained.state["w1"], trained.state["w2"])
@@ -73,11 +85,12 @@ def export(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
-        config = _write(Path(scratch), model, table, trained)
+        config = _write(Path(scratch), model, table, trained, rows, onnx)
         if artifact_format == "published":
             _write_published(Path(scratch), table, projection)
-        for name in PUBLISHED_FILES:  # those of an earlier export would not belong to this one
-            (folder / name).unlink(missing_ok=True)
+        for name in (ONNX_FILE, *PUBLISHED_FILES):  # those of an earlier export would not belong to this one
+            if not Path(scratch, name).exists():
+                (folder / name).unlink(missing_ok=True)
         for file in sorted(Path(scratch).iterdir(), key=lambda file: file.name == WEIGHTS_FILE):
             os.replace(file, folder / file.name)
     return config
@@ -101,12 +114,16 @@ def _table(trained: Checkpoint, name: str | None, path: str | None) -> TokenTabl
     return table
 
 
-def _write(folder: Path, model: HyteEncoder, table: TokenTable, trained: Checkpoint) -> dict[str, Any]:
+def _write(
+    folder: Path, model: HyteEncoder, table: TokenTable, trained: Checkpoint, kind: str, onnx: bool
+) -> dict[str, Any]:
     rows = model.baked()
     digest = tokenizers.fingerprint(table.tokenizer)
     table.tokenizer.save(str(folder / TOKENIZER_FILE), pretty=False)
-    write_weights(folder / WEIGHTS_FILE, rows, model.k, model.pooling, model.power, digest)
-    write_onnx(folder / ONNX_FILE, BakedEncoder(rows, model.pooling, model.power, model.k))
+    write_weights(folder / WEIGHTS_FILE, rows, model.k, model.pooling, model.power, digest, kind)
+    baked = BakedEncoder(rows, model.pooling, model.power, model.k, kind)
+    if onnx:
+        write_onnx(folder / ONNX_FILE, baked)
     config = {
         "format": 1,
         "k": model.k,
@@ -114,40 +131,55 @@ def _write(folder: Path, model: HyteEncoder, table: TokenTable, trained: Checkpo
         "power": model.power,
         "rows": len(rows),
         "dim": rows.shape[1],
+        "kind": kind,
         "never_pooled_ids": sorted(tokenizers.special_ids(table.tokenizer)),
         "tokenizer_sha256": digest,
-        "parity": check_parity(folder, model),
+        "parity": check_parity(folder, model if kind == "float32" else baked),
+        "quantisation": None if kind == "float32" else quantisation(folder, model),
         "training": trained.config,
     }
     write_text(folder / CONFIG_FILE, strict_json(config, indent=1) + "\n")
     return config
 
 
-def check_parity(folder: Path, model: HyteEncoder) -> dict[str, float]:
+def check_parity(folder: Path, model: nn.Module) -> dict[str, float]:
     """Largest |a - b| / |b| a point of torch and of onnxruntime against the runtime, over `PARITY_TEXTS`.
+
+    Args:
+        folder: the artifact; without model.onnx only torch is compared.
+        model: from ids and offsets to points, with the rows that the artifact holds.
 
     Raises RuntimeError where one is above 1e-4.
     """
-    encoder = Encoder.load(folder)
+    encoder, file = Encoder.load(folder), folder / ONNX_FILE
     bags = tokenizers.token_ids(encoder.tokenizer, PARITY_TEXTS)
-    ids, offsets = map(torch.from_numpy, flat(bags))
-    with torch.no_grad():  # float64, since float32 sums of OEM lose digits far out: its midpoint is a difference
-        points = copy.deepcopy(model).double()(ids, offsets)[0].numpy()
     runtime = encoder.encode(PARITY_TEXTS)
-    found = {
-        "torch": _difference(points, runtime),
-        "onnxruntime": _difference(run_onnx(folder / ONNX_FILE, bags), runtime),
-        "onnxruntime_one_by_one": max(
-            _difference(run_onnx(folder / ONNX_FILE, [bag]), runtime[i : i + 1]) for i, bag in enumerate(bags)
-        ),
-    }
+    found = {"torch": _difference(_torch_points(model, bags), runtime)}
+    if file.exists():
+        found["onnxruntime"] = _difference(run_onnx(file, bags), runtime)
+        found["onnxruntime_one_by_one"] = max(
+            _difference(run_onnx(file, [bag]), runtime[i : i + 1]) for i, bag in enumerate(bags)
+        )
     worst = max(found.values())
     if not worst <= PARITY:
         raise RuntimeError(f"{folder}: backends differ by {worst:.1e} |b| (at most {PARITY:.0e}): {found}")
     return found
 
 
-def _difference(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
+def quantisation(folder: Path, model: HyteEncoder) -> float:
+    """Largest |a - b| / |b| of the artifact's points a against those of the trained model b, over `PARITY_TEXTS`."""
+    encoder = Encoder.load(folder)
+    trained = _torch_points(model, tokenizers.token_ids(encoder.tokenizer, PARITY_TEXTS))
+    return _difference(encoder.encode(PARITY_TEXTS), trained)
+
+
+def _torch_points(model: nn.Module, bags: list[tokenizers.Ids]) -> npt.NDArray[np.floating[Any]]:
+    with torch.no_grad():  # float64, since float32 sums of OEM lose digits far out: its midpoint is a difference
+        points = copy.deepcopy(model).double()(*map(torch.from_numpy, flat(bags)))[0]
+    return np.asarray(points.numpy())
+
+
+def _difference(a: npt.NDArray[np.floating[Any]], b: npt.NDArray[np.floating[Any]]) -> float:
     apart = np.linalg.norm(a.astype(np.float64) - b, axis=1) / np.linalg.norm(b.astype(np.float64), axis=1)
     return float(apart.max())
 
@@ -158,13 +190,26 @@ def _write_published(folder: Path, table: TokenTable, projection: Projection) ->
         write_matrix(folder / name, matrix)
 
 
+def _summary(config: dict[str, Any]) -> str:
+    worst, lost = max(config["parity"].values()), config["quantisation"]
+    told = "" if lost is None else f", points within {lost:.1e} of the float32 ones"
+    return f"{config['rows']} {config['kind']} rows, parity {worst:.1e} (at most {PARITY:.0e}){told}"
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="export")
 def main(config: DictConfig) -> None:
     """Hydra's entry point: exports and prints what was written."""
     with report_errors(OmegaConfBaseException, RuntimeError):
-        written = export(config.checkpoint, config.out, config.tokens.name, config.tokens.path, config.format)
-        worst = max(written["parity"].values())
-        sys.stdout.write(f"{config.out}: {written['rows']} rows, parity {worst:.1e} (at most {PARITY:.0e})\n")
+        written = export(
+            config.checkpoint,
+            config.out,
+            config.tokens.name,
+            config.tokens.path,
+            config.format,
+            config.rows,
+            config.onnx,
+        )
+        sys.stdout.write(f"{config.out}: {_summary(written)}\n")
 
 
 if __name__ == "__main__":

@@ -247,9 +247,8 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
 
     for name, command in commands.choices.items():
-        command.add_argument(
-            "--artifact", type=_path, metavar="A", help="artifact folder (default: the one that the index records)"
-        )
+        default = "the shipped weights" if name == "index" else "the one that the index records"
+        command.add_argument("--artifact", type=_path, metavar="A", help=f"artifact folder (default: {default})")
         if name in ("index", "search"):
             command.add_argument("--fusion", choices=tuple(FUSIONS), help="default: the index's (minmax)")
             command.add_argument(

@@ -90,7 +90,9 @@ class Encoder:
         """
         path = SHIPPED if folder is None else Path(folder)
         if folder is None and not (path / WEIGHTS_FILE).is_file():
-            raise InputError("this version ships no weights: name an artifact folder (python -m export.run makes one)")
+            raise InputError(
+                f"{path}: no shipped weights there: name an artifact folder (python -m export.run makes one)"
+            )
         weights = read_weights(path / WEIGHTS_FILE)
         tokenizer = tokens.load_tokenizer(path / TOKENIZER_FILE)
         return cls(weights, tokenizer, pooling, power, path.resolve(), radius, query_power)
@@ -193,11 +195,11 @@ def find_encoder(record: dict[str, Any], given: Encoder | str | Path | None, ind
     what was tried, where none has the recorded fingerprint.
     """
     tried = []
-    for place in [given] if given else [record["path"], SHIPPED]:
+    for place in [given] if given else dict.fromkeys([record["path"], str(SHIPPED.resolve())]):
         try:
             options = {name: float(record[name]) for name in ("power", *OPTIONS) if name in record}
             encoder = place if isinstance(place, Encoder) else Encoder.load(place, record["pooling"], **options)
-        except InputError as error:
+        except (InputError, OSError) as error:  # a folder that may not be read is not at hand either
             tried.append(str(error))
             continue
         if encoder.fingerprint == record["fingerprint"]:

@@ -1,5 +1,6 @@
 """The torch-free encoder."""
 
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hyte.encoder
 from hyte import geometry
 from hyte import tokenizer as tokens
 from hyte.encoder import Encoder, find_encoder
@@ -177,6 +179,47 @@ def test_missing_and_broken_files_are_named(tmp_path, tiny_tokenizer_file):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(InputError, match="no tokenizer file there"):
         Encoder.load(folder)
+
+
+@pytest.fixture
+def shipped(tmp_path, tiny_tokenizer_file, monkeypatch):
+    """A function that makes a folder hold the shipped weights."""
+
+    def ship(name, seed=7):
+        folder = write_artifact(tmp_path / name, tiny_tokenizer_file, seed=seed)
+        monkeypatch.setattr(hyte.encoder, "SHIPPED", folder)
+        return folder
+
+    return ship
+
+
+def test_without_a_folder_the_shipped_weights_are_loaded(shipped, tmp_path, monkeypatch):
+    folder = shipped("assets")
+    assert Encoder.load().fingerprint == Encoder.load(folder).fingerprint
+    assert Encoder.load(power=3.0).power == 3.0
+    assert Encoder.load().record["path"] == str(folder)
+    monkeypatch.setattr(hyte.encoder, "SHIPPED", tmp_path / "none")
+    with pytest.raises(InputError, match=r"none: no shipped weights there: name an artifact folder \(python -m export"):
+        Encoder.load()
+
+
+# The package moves: to another folder, or from a machine whose folder cannot be read, or even be named, on this one.
+@pytest.mark.parametrize("recorded", [None, "", "x" * 5000, "nul\0byte"])
+def test_an_index_finds_the_shipped_weights_by_fingerprint_wherever_they_are(shipped, recorded):
+    folder = shipped("here")
+    record = Encoder.load(power=3.0).record
+    shutil.rmtree(folder)
+    shipped("there")
+    record["path"] = record["path"] if recorded is None else recorded
+    assert find_encoder(record, None, "idx").fingerprint == record["fingerprint"]
+
+
+def test_other_shipped_weights_are_told_from_those_of_the_index(shipped):
+    record = Encoder.load(shipped("assets")).record
+    shipped("assets", seed=8)
+    with pytest.raises(InputError, match="which is not at hand") as caught:
+        find_encoder(record, None, "idx")
+    assert str(caught.value).count(f"assets is {Encoder.load().fingerprint[:12]}") == 1  # one folder, tried once
 
 
 @pytest.mark.parametrize("pooling", ["einstein", "mean", "max"])

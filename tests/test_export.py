@@ -22,7 +22,7 @@ from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
 from hyte.pooling import pool
 from hyte.tokenizer import token_ids
-from hyte.weights import read_matrix, read_weights
+from hyte.weights import KINDS, read_matrix, read_weights
 from tests.conftest import ROOT, WORDS
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.tokens import load_tokens
@@ -91,6 +91,59 @@ def test_backends_that_disagree_stop_the_export_and_leave_nothing(checkpoint, tm
     with pytest.raises(RuntimeError, match="backends differ by 1.0e-03"):
         run_export(str(checkpoint), str(tmp_path / "a"))
     assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("pooling", ["oem", "oem_radial"])
+def test_int8_rows_give_the_same_points_in_every_backend_and_a_small_graph(tmp_path, tiny_bert, pooling):
+    checkpoint = write_checkpoint(tmp_path, tiny_bert, pooling, power=0.5, k=2.0)
+    run_export(str(checkpoint), str(tmp_path / "int8"), rows="int8")
+    config = json.loads((tmp_path / "int8" / "config.json").read_text())
+    assert config["kind"] == "int8"
+    assert config["parity"].keys() == {"torch", "onnxruntime", "onnxruntime_one_by_one"}
+    assert max(config["parity"].values()) <= 1e-6
+    encoder = Encoder.load(tmp_path / "int8")
+    bags = token_ids(encoder.tokenizer, PARITY_TEXTS)
+    np.testing.assert_allclose(
+        run_onnx(tmp_path / "int8" / "model.onnx", bags), encoder.encode(PARITY_TEXTS), rtol=1e-6, atol=1e-6
+    )
+    (rows,) = (
+        onnx.numpy_helper.to_array(each)
+        for each in onnx.load(tmp_path / "int8" / "model.onnx").graph.initializer
+        if list(each.dims) == [len(WORDS), 16]
+    )
+    assert rows.dtype == np.int8
+
+
+@pytest.mark.parametrize("pooling", ["oem", "oem_radial", "mean"])
+def test_the_config_says_how_far_int8_points_are_from_the_trained_ones(tmp_path, tiny_bert, pooling):
+    checkpoint = write_checkpoint(tmp_path, tiny_bert, pooling)
+    config = {kind: run_export(str(checkpoint), str(tmp_path / kind), rows=kind, onnx=False) for kind in KINDS}
+    assert config["float32"]["quantisation"] is None
+    exact, rounded = (Encoder.load(tmp_path / kind).encode(PARITY_TEXTS).astype(float) for kind in KINDS)
+    expected = max(np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1))
+    assert config["int8"]["quantisation"] == pytest.approx(expected, rel=1e-3)
+    assert 1e-4 < expected < 0.02
+
+
+def test_without_the_graph_only_what_a_device_needs_is_written(checkpoint, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "model.onnx").write_text("of an earlier export, whose weights are replaced")
+    (tmp_path / "a" / "README.md").write_text("stays")
+    config = run_export(str(checkpoint), str(tmp_path / "a"), rows="int8", onnx=False)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == [
+        "README.md", "config.json", "tokenizer.json", "weights.bin",
+    ]  # fmt: skip
+    assert config["parity"].keys() == {"torch"}
+    assert Encoder.load(tmp_path / "a").encode(["the cat"]).shape == (1, 17)
+
+
+def test_the_command_takes_rows_and_onnx(checkpoint, tmp_path):
+    settings = [f"checkpoint={checkpoint}", f"out={tmp_path / 'a'}", "rows=int8", "onnx=false"]
+    command = [sys.executable, "-m", "export.run", *settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert f"{len(WORDS)} int8 rows, parity" in done.stdout
+    assert len((tmp_path / "a" / "weights.bin").read_bytes()) == 256 + len(WORDS) * (4 + 16)
+    assert not (tmp_path / "a" / "model.onnx").exists()
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +271,10 @@ def test_weights_that_are_no_finite_numbers_are_named_with_their_checkpoint(chec
 def test_mistakes_are_named(checkpoint, tmp_path, tiny_bert):
     with pytest.raises(InputError, match="format=onnx is unknown"):
         run_export(str(checkpoint), str(tmp_path / "a"), artifact_format="onnx")
+    with pytest.raises(InputError, match="rows=int4 is unknown: use one of float32, int8"):
+        run_export(str(checkpoint), str(tmp_path / "a"), rows="int4")
+    with pytest.raises(InputError, match="onnx=no: expected true or false"):
+        run_export(str(checkpoint), str(tmp_path / "a"), onnx="no")
     with pytest.raises(InputError, match="checkpoint="):
         run_export(str(tmp_path / "none"), str(tmp_path / "a"))
     narrow = tmp_path / "narrow"

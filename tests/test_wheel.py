@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from hyte.encoder import WEIGHTS_FILE
+from tests.conftest import ROOT, write_artifact
 
 RUNTIME = ("numpy", "tokenizers", "PyStemmer")
 HEAVY = ("torch", "scipy", "hydra", "onnx", "onnxruntime", "transformers", "geoopt", "datasets", "sklearn")
@@ -24,10 +25,12 @@ def run(*command: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
+def wheel(tmp_path_factory, tiny_tokenizer_file) -> Path:
     clone, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     for folder in ("hyte", "training", "eval", "export", "conf", "tests"):
         shutil.copytree(ROOT / folder, clone / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    if not (clone / "hyte" / "assets" / WEIGHTS_FILE).exists():
+        write_artifact(clone / "hyte" / "assets", tiny_tokenizer_file)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, clone)
@@ -55,6 +58,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"hyte"}
     assert {"hyte/index.py", "hyte/nn/lorentz.py"} <= set(names)
+    assert {f"hyte/assets/{name}" for name in ("weights.bin", "tokenizer.json", "README.md")} <= set(names)
     metadata = importlib.metadata.PathDistribution(zipfile.Path(wheel) / "hyte-0.1.0.dist-info")
     required = [line for line in metadata.requires if "extra ==" not in line]
     assert sorted(line.split(">")[0] for line in required) == sorted(RUNTIME)
@@ -68,6 +72,29 @@ def test_index_and_search_in_a_bare_environment(bare, tiny_artifact, tmp_path):
     assert found["hits"][0]["path"] == str(tmp_path / "a.txt")
     for command in ("index", "add", "remove", "search", "info", "check"):
         assert f"usage: hyte {command}" in run(hyte, command, "--help")
+
+
+def test_a_bare_environment_needs_no_artifact_and_its_index_outlives_a_move(bare, tmp_path):
+    (tmp_path / "a.txt").write_text("the blue sea")
+    hyte, idx = bare / "bin" / "hyte", tmp_path / "idx"
+    run(hyte, "index", tmp_path / "a.txt", "--out", idx)
+    facts = json.loads(run(hyte, "info", idx, "--json"))
+    (assets,) = bare.glob("lib/python*/site-packages/hyte/assets")
+    assert facts["artifact"] == str(assets.resolve())
+    (package,) = bare.glob("lib/python*/site-packages/hyte")
+    moved = tmp_path / "moved"
+    shutil.copytree(package, moved / "hyte")
+    hidden = package.with_name("hidden")
+    package.rename(hidden)
+    try:
+        code = (
+            f"import sys; sys.path.insert(0, {str(moved)!r}); from hyte.cli import main; sys.exit(main(sys.argv[1:]))"
+        )
+        found = json.loads(run(bare / "bin" / "python", "-c", code, "search", idx, "sea", "--json"))
+    finally:
+        hidden.rename(package)
+    assert found["hits"][0]["path"] == str(tmp_path / "a.txt")
+    assert found["hits"][0]["lorentz"] is not None
 
 
 @pytest.mark.parametrize("python", ["bare", "full"])

@@ -30,6 +30,8 @@ def artifacts(shared_data, tmp_path_factory) -> dict[str, str]:
         train(settings)
         export(str(folder), str(folder / "artifact"))
         made[pooling] = str(folder / "artifact")
+        export(str(folder), str(folder / "int8"), rows="int8", onnx=False)
+        made[f"{pooling} int8"] = str(folder / "int8")
     return made
 
 
@@ -42,6 +44,19 @@ def test_trained_points_retrieve_and_the_hybrid_beats_both_its_halves(artifacts,
 
     assert ndcg("hybrid") > max(ndcg("bm25"), ndcg("lorentz")) + 0.01
     assert ndcg("lorentz") > ndcg("lorentz", "oem") + 0.05  # plain OEM collapses
+
+
+# MEDLINE has 30 queries: rounding errors of this size, drawn at random, move its NDCG@10 by up to 0.005 either way.
+@pytest.mark.parametrize("mode", ["lorentz", "hybrid"])
+@pytest.mark.parametrize(("name", "bound"), [("cacm", 0.002), ("medline1033", 0.005)])
+def test_int8_rows_rank_as_well_as_float32_rows(artifacts, shared_data, tmp_path, name, bound, mode):
+    collection = shared_data / "dev" / f"{name}.zip"
+    exact, rounded = (
+        evaluate(collection, Settings(), mode, artifacts[kind], out=tmp_path / kind)
+        for kind in ("oem_radial", "oem_radial int8")
+    )
+    assert rounded["fingerprint"] != exact["fingerprint"]
+    assert rounded["ndcg@10"] == pytest.approx(exact["ndcg@10"], abs=bound)
 
 
 def test_the_demo_leaves_what_it_says(tmp_path):
