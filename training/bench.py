@@ -28,6 +28,7 @@ from torch import Tensor
 from hyte.errors import InputError, report_errors
 from hyte.nn.lorentz import lift, norm, safe_sqrt
 from training.batches import Batch, batches, collate
+from training.data import Ints
 from training.losses import info_nce, not_negatives, similarities
 from training.settings import Settings, from_config
 from training.tokens import load_tokens
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("settings", nargs="*", help="settings of training.train, as data.pairs=[FILES] batch_size=256")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each side (default 5)")
     parser.add_argument("--steps", type=int, default=3, help="steps a measurement (default 3)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     with report_errors(OmegaConfBaseException, HydraException):
         if min(given.repeats, given.steps) < 1:
             raise InputError(f"--repeats {given.repeats} --steps {given.steps}: both must be 1 or more")
@@ -77,7 +78,7 @@ def bench(settings: Settings, repeats: int, steps: int) -> str:
 def compare(models: Iterable[Model], batch: Batch) -> float:
     """By how much the losses of a batch differ. Raises InputError where it is more than `TOLERANCE`."""
     losses = [model(batch).item() for model in models]
-    apart = max(losses) - min(losses)
+    apart = float(np.ptp(losses))
     if not apart <= TOLERANCE:
         raise InputError(f"the losses {losses} of one batch differ by {apart:.2g}, more than {TOLERANCE:g}")
     return apart
@@ -101,18 +102,24 @@ def _side(model: Model, settings: Settings) -> Callable[[Batch], float]:
 
 
 class PaddedModel(Model):
-    """The same parameters and loss; every token of every text is projected, and texts are padded to the longest."""
+    """The same parameters and loss, but every token of every text is projected, and texts are padded.
+
+    Queries are padded to the longest query, documents to the longest document, as is usual.
+    """
 
     def forward(self, batch: Batch) -> Tensor:
         """Loss of a batch, a scalar."""
-        arrays = (*pad(batch), batch.hashes)
-        ids, lengths, hashes = (torch.from_numpy(each).to(self.log_scale.device) for each in arrays)
-        mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-        encoder, count = self.encoder, len(batch.rows)
-        space = encoder.projection(encoder.table[ids])
-        points = pool_padded(space, mask, encoder.pooling, encoder.power, encoder.k)
-        scores = similarities(points[:count], points[count:], self.loss, encoder.k)
+        count = len(batch.rows)
+        queries, documents = self._points(batch, 0, count), self._points(batch, count, len(batch.offsets))
+        hashes = torch.from_numpy(batch.hashes).to(self.log_scale.device)
+        scores = similarities(queries, documents, self.loss, self.encoder.k)
         return info_nce(self.log_scale.exp() * scores, not_negatives(hashes[:count], hashes[count:]))
+
+    def _points(self, batch: Batch, start: int, stop: int) -> Tensor:
+        encoder = self.encoder
+        ids, lengths = (torch.from_numpy(each).to(self.log_scale.device) for each in pad(batch, start, stop))
+        mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        return pool_padded(encoder.projection(encoder.table[ids]), mask, encoder.pooling, encoder.power, encoder.k)
 
 
 def padded(model: Model) -> PaddedModel:
@@ -124,27 +131,27 @@ def padded(model: Model) -> PaddedModel:
     return other.to(model.log_scale.device)
 
 
-def pad(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids (texts, L) of a batch, every occurrence, filled up with 0 to the longest text; lengths (texts,)."""
-    texts = np.repeat(np.arange(len(batch.offsets)), np.diff(batch.offsets, append=len(batch.ids)))
-    lengths = np.bincount(texts, weights=batch.counts, minlength=len(batch.offsets)).astype(np.int64)
+def pad(batch: Batch, start: int, stop: int) -> tuple[Ints, Ints]:
+    """Token ids (n, L), every occurrence, of the texts start .. stop-1, filled up with 0; and their lengths (n,)."""
+    ends = np.append(batch.offsets, len(batch.ids))[start : stop + 1]
+    ids, counts = (each[ends[0] : ends[-1]] for each in (batch.ids, batch.counts))
+    lengths = np.add.reduceat(counts, ends[:-1] - ends[0], dtype=np.int64)  # no text of a batch is empty
     mask = np.arange(lengths.max()) < lengths[:, None]
-    ids = np.zeros(mask.shape, dtype=np.int64)
-    ids[mask] = np.repeat(batch.distinct[batch.ids], batch.counts)
-    return ids, lengths
+    padded_ids = np.zeros(mask.shape, dtype=np.int64)
+    padded_ids[mask] = np.repeat(batch.distinct[ids], counts)
+    return padded_ids, lengths
 
 
 def pool_padded(space: Tensor, mask: Tensor, pooling: str, power: float, k: float) -> Tensor:
     """Points (n, d+1) of the tokens (n, L, d) where `mask` (n, L): OEM (eqs. 1, 2), or direction and radius apart."""
-    length = norm(space)
+    root, length = math.sqrt(k), norm(space)[..., 0]
     time = torch.sqrt(length.square() + k)
-    logs = torch.where(mask, (power + 1.0) * torch.log(time[..., 0]), -torch.inf)
+    logs = torch.where(mask, (power + 1.0) * torch.log(time), -torch.inf)
     weights = torch.exp(logs - logs.detach().amax(1, keepdim=True))
-    root = math.sqrt(k)
-    columns = [space, time, root * torch.asinh(length / root)]
-    total = weights.sum(1, keepdim=True).double()
-    sums = torch.einsum("nl,nld->nd", weights, torch.cat(columns, dim=-1)).double() / total
-    x, mean_time, mean_radius = torch.split(sums, [space.shape[2], 1, 1], dim=1)
+    weights = weights / weights.sum(1, keepdim=True)
+    x = torch.einsum("nl,nld->nd", weights, space).double()
+    mean_time = (weights * time).sum(1, keepdim=True).double()
+    mean_radius = root * (weights * torch.asinh(length / root)).sum(1, keepdim=True).double()
     if pooling == "oem":
         pooled = root * x / safe_sqrt(mean_time.square() - x.square().sum(1, keepdim=True))
     else:

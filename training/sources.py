@@ -90,7 +90,7 @@ def parse_hub(item: str) -> HubSet:
     name, _, revision = (place, "", "") if path else place.partition("@")
     if path and not Path(place).is_dir():
         raise InputError(f"data.pairs: {item}: no folder {place} (looked from {Path.cwd()})")
-    if not path and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+    if not path and ("//" in item or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)):
         raise InputError(f"data.pairs: {item}: write {HUB}OWNER/NAME, {HUB}OWNER/NAME@REVISION:CONFIG:SPLIT")
     if not path and Path(name).is_dir():  # `datasets` would take the folder
         raise InputError(f"data.pairs: {item}: there is a folder {name} here; for it write {HUB}./{name}, or rename it")
@@ -188,7 +188,8 @@ def check_columns(columns: Columns) -> None:
     for ours, names in columns.items():
         if ours not in COLUMNS:
             raise InputError(f"data.columns: no column {ours!r}{_nearest(ours, COLUMNS)}")
-        if not names or not all(isinstance(name, str) for name in ([names] if isinstance(names, str) else names)):
+        several = names if isinstance(names, list | tuple) else [names]
+        if not several or not all(isinstance(name, str) and name for name in several):
             raise InputError(f"data.columns.{ours} must be a column's name or a list of names, not {names!r}")
 
 
