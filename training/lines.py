@@ -70,6 +70,11 @@ def parse_line(raw: bytes, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not JSON in UTF-8 ({error}); every line must be one JSON object") from error
     if not isinstance(entry, dict):
         raise InputError(f"{where}: expected an object with query and positive, not {type(entry).__name__}")
+    return check_entry(entry, where)
+
+
+def check_entry(entry: dict[str, Any], where: str) -> dict[str, Any]:
+    """A dict of query, positive and negatives, all of them texts; `where` names it in the InputError for a bad one."""
     for column in ("query", "positive"):
         if column not in entry:
             raise InputError(f"{where}: no column {column!r}; the line has {', '.join(map(repr, entry)) or 'none'}")

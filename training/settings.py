@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from hyte.errors import InputError
 from hyte.pooling import POOLINGS, WITH_POWER
 from training.losses import LOSSES
+from training.sources import check_columns, check_weights
 from training.tokens import LOADERS
 
 WANDB_MODES = ("offline", "online", "disabled")
@@ -26,6 +28,8 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "weight_decay": (float, 0.0, INF),
     "logit_scale": (float, 1e-6, 100.0),
     "max_tokens": (int, 1, 10**9),
+    "query_tokens": (int, 1, 10**9),
+    "negatives": (int, 0, 10**9),
     "hidden": (int, 2, 10**6),
     "init_scale": (float, 1e-6, 1e6),
     "seed": (int, 0, 2**63 - 1),
@@ -42,6 +46,10 @@ CHOICES = {
 PLACES = {
     "pairs": "data.pairs",
     "cache": "data.cache",
+    "weights": "data.weights",
+    "columns": "data.columns",
+    "query_tokens": "data.query_tokens",
+    "negatives": "data.negatives",
     "tokens_path": "tokens.path",
     "power": "pooling.power",
     "hidden": "model.hidden",
@@ -49,7 +57,11 @@ PLACES = {
     "wandb_mode": "wandb.mode",
     "wandb_project": "wandb.project",
 }
-OPTIONAL = ("power", "max_tokens", "tokens_path", "cache", "checkpoint")
+DATA = ("cache", "weights", "columns", "query_tokens", "negatives")  # and pairs: the group `data`
+OPTIONAL = (
+    "power", "max_tokens", "tokens_path", "cache", "checkpoint", "weights", "columns", "query_tokens", "negatives",
+)  # fmt: skip
+MAPPINGS: dict[str, Callable[[dict[str, Any]], None]] = {"weights": check_weights, "columns": check_columns}
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,10 @@ class Settings:
     tokens: str = "minilm"
     tokens_path: str | None = None
     cache: str | None = None
+    weights: dict[str, float] | None = None
+    columns: dict[str, str | list[str]] | None = None
+    query_tokens: int | None = None
+    negatives: int | None = None
     max_tokens: int | None = 200
     pooling: str = "oem_radial"
     power: float | None = None
@@ -97,7 +113,7 @@ class Settings:
         flat = asdict(self)
         nested: dict[str, Any] = {
             "tokens": {"name": flat.pop("tokens"), "path": flat.pop("tokens_path")},
-            "data": {"pairs": list(flat.pop("pairs")), "cache": flat.pop("cache")},
+            "data": {"pairs": list(flat.pop("pairs")), **{name: flat.pop(name) for name in DATA}},
             "model": {"hidden": flat.pop("hidden"), "init_scale": flat.pop("init_scale")},
             "pooling": {"name": flat.pop("pooling"), "power": flat.pop("power")},
             "wandb": {"mode": flat.pop("wandb_mode"), "project": flat.pop("wandb_project")},
@@ -115,7 +131,7 @@ def from_config(config: dict[str, Any]) -> Settings:
     pairs = data["pairs"]
     return Settings(
         pairs=tuple(pairs or ()) if isinstance(pairs, list | None) else (pairs,),
-        cache=data["cache"],
+        **{name: data.get(name) for name in DATA},
         tokens=tokens["name"],
         tokens_path=tokens["path"],
         hidden=model["hidden"],
@@ -131,7 +147,9 @@ def from_config(config: dict[str, Any]) -> Settings:
 def _check(name: str, value: Any) -> None:
     if value is None and name in OPTIONAL:
         return
-    if name in RANGES:
+    if name in MAPPINGS:
+        _check_mapping(name, value)
+    elif name in RANGES:
         _check_number(name, value, *RANGES[name])
     elif name in CHOICES and value not in CHOICES[name]:
         raise InputError(f"{_key(name)}={value!r} is unknown: use one of {', '.join(CHOICES[name])}")
@@ -139,6 +157,12 @@ def _check(name: str, value: Any) -> None:
         raise InputError(f"data.pairs must be a list of file names, not {value!r}")
     elif name not in ("pairs", *CHOICES) and not isinstance(value, str | Path):
         raise InputError(f"{_key(name)} must be text, not {type(value).__name__} {value!r}")
+
+
+def _check_mapping(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise InputError(f"{_key(name)} must be a mapping, as in {_key(name)}={{a:...,b:...}}, not {value!r}")
+    MAPPINGS[name](value)
 
 
 def _check_number(name: str, value: Any, kind: type, low: float, high: float) -> None:

@@ -25,13 +25,13 @@ from hyte.errors import InputError, report_errors
 from hyte.files import atomic_write
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
-from training.batches import Batch, batches, check_enough, collate
+from training.batches import Batch, batch_size, batches, check_enough, collate
 from training.checkpoint import FILE, Checkpoint, load_checkpoint, save_checkpoint
 from training.data import Pairs, load_pairs
-from training.lines import find_files
 from training.logs import Metrics, start_wandb
 from training.losses import info_nce, not_negatives, similarities
 from training.settings import Settings, from_config
+from training.sources import find_sources
 from training.tokens import TokenTable, load_tokens
 
 log = logging.getLogger(__name__)
@@ -90,12 +90,13 @@ def train(settings: Settings) -> dict[str, Any]:
     if out.exists() and not out.is_dir():
         raise InputError(f"out={out} is a file; name a folder")
     torch.manual_seed(settings.seed)
-    files = find_files(settings.pairs)  # first, because it is the quickest to be wrong
+    find_sources(settings.pairs, settings.weights)  # first, because it is the quickest to be wrong
     start = None if settings.checkpoint is None else load_checkpoint(settings.checkpoint)
     tokens = load_tokens(settings.tokens, settings.tokens_path)
     model, config = build(settings, tokens, start)
-    pairs = load_pairs(files, tokens.tokenizer, settings.max_tokens, settings.cache)
-    log.info("%d pairs, %d distinct tokens in texts, from %d file(s)", len(pairs), len(pairs.ids), len(pairs.files))
+    pairs = pairs_of(settings, tokens)
+    config["data"]["sources"] = pairs.describe()
+    log.info("%d pairs, %d distinct tokens in texts, from %d source(s)", len(pairs), len(pairs.ids), len(pairs.files))
     check_enough(pairs)  # before the records of an earlier run in this folder go
     out.mkdir(parents=True, exist_ok=True)
     with atomic_write(out / "config.yaml") as file:
@@ -108,9 +109,17 @@ def train(settings: Settings) -> dict[str, Any]:
         metrics.close()
     return {
         "checkpoint": str(out / FILE), "config": str(out / "config.yaml"), "metrics": str(out / "metrics.jsonl"),
-        "steps": settings.steps, "pairs": len(pairs), "batch_size": min(settings.batch_size, len(pairs)), "loss": loss,
-        "scale": model.scale, "seconds_to_load": loaded, "seconds": time.perf_counter() - started,
+        "steps": settings.steps, "pairs": len(pairs), "batch_size": batch_size(pairs, settings.batch_size),
+        "loss": loss, "scale": model.scale, "seconds_to_load": loaded, "seconds": time.perf_counter() - started,
     }  # fmt: skip
+
+
+def pairs_of(settings: Settings, tokens: TokenTable) -> Pairs:
+    """The pairs that the settings name. Raises InputError as `load_pairs` does."""
+    return load_pairs(
+        settings.pairs, tokens.tokenizer, settings.max_tokens, settings.cache, query_tokens=settings.query_tokens,
+        negatives=settings.negatives, columns=settings.columns, weights=settings.weights,
+    )  # fmt: skip
 
 
 def build(settings: Settings, tokens: TokenTable, start: Checkpoint | None) -> tuple[Model, dict[str, Any]]:
