@@ -19,15 +19,18 @@ from hyte.nn import lorentz
 from hyte.tokenizer import load_tokenizer, token_ids
 from hyte.weights import write_matrix
 from tests.test_tokens import save_tiny_bert
+from training import model as training_model
 from training import train as training_loop
 from training.batches import batches, collate
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.data import distinct_tokens, load_pairs
 from training.lines import find_files, read_lines
 from training.losses import info_nce, not_negatives, similarities
+from training.model import rate
 from training.settings import Settings, from_config
+from training.state import digest
 from training.tokens import load_tokens
-from training.train import rate, train
+from training.train import train
 
 ROOT = Path(__file__).parents[1]
 NOUNS = ["cat", "dog", "bird", "fish", "mat", "sea", "cell", "protein", "gene", "drug", "heart", "vitamin"]
@@ -365,7 +368,8 @@ def test_sixty_pairs_are_learned_by_heart(settings, name):
 def test_run_leaves_its_files_and_returns_plain_data(settings):
     result = train(settings())
     out = Path(result["checkpoint"]).parent
-    assert sorted(file.name for file in out.iterdir()) == ["checkpoint.safetensors", "config.yaml", "metrics.jsonl"]
+    left = ["checkpoint.safetensors", "config.yaml", "last.safetensors", "metrics.jsonl", "summary.png"]
+    assert sorted(file.name for file in out.iterdir()) == left
     assert json.loads(json.dumps(result)) == result
     assert (result["steps"], result["pairs"], result["batch_size"]) == (10, 60, 32)
     lines = [json.loads(line) for line in Path(result["metrics"]).read_text().splitlines()]
@@ -383,7 +387,8 @@ def test_checkpoint_holds_weights_and_plain_configuration(settings, bert):
         assert loaded.config["pooling"] == {"name": "oem", "power": math.inf}
         assert loaded.config["k"] == 2.0
         assert loaded.config["step"] == 10
-        assert loaded.config["tokens"] == load_tokens("bge_small", bert).describe() | {"path": str(bert)}
+        tokens = load_tokens("bge_small", bert)
+        assert loaded.config["tokens"] == tokens.describe() | {"path": str(bert), "digest": digest(tokens.table)}
         assert loaded.state["log_scale"].exp().item() == pytest.approx(result["scale"])
 
 
@@ -426,7 +431,7 @@ def test_step_that_is_not_finite_stops_and_keeps_the_last_checkpoint(settings, m
             return info_nce(logits, excluded) * math.nan
         return info_nce(logits, excluded) + torch.sqrt(0.0 * logits.sum())  # finite, but not its derivative
 
-    monkeypatch.setattr(training_loop, "info_nce", poisoned)
+    monkeypatch.setattr(training_model, "info_nce", poisoned)
     options = settings(save_every=2, steps=10)
     with pytest.raises(InputError, match="step 5: loss") as error:
         train(options)
