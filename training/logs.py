@@ -77,6 +77,7 @@ def start_wandb(mode: str, project: str, out: Path, config: dict[str, Any]) -> A
         import wandb  # noqa: PLC0415 - optional
 
         settings = wandb.Settings(silent=True, init_timeout=WANDB_TIMEOUT, console="off", disable_git=True)
+        wandb.setup(settings)  # silent from here on: without a login it would ask on the terminal, and wait
         return wandb.init(mode=cast(Any, mode), project=project, dir=str(out), config=config, settings=settings)
     except ImportError:
         log.warning('wandb is not installed, going on without it (pip install "hyte[train]", or wandb.mode=disabled)')

@@ -82,14 +82,17 @@ def load_last(out: Path) -> Checkpoint:
 
 @torch.no_grad()
 def restore(last: Checkpoint, model: Model, optimiser: torch.optim.Optimizer, average: dict[str, Tensor]) -> None:
-    """Put the weights, the optimiser's state and the averaged weights where they were."""
+    """Put the weights, the optimiser's state and the averaged weights where they were.
+
+    The model must be built as for the first step: the layout of its weights in memory decides their last bits.
+    """
     for name, parameter in model.state().items():
         parameter.copy_(last.state[name])
-        state = {key.rpartition(".")[2]: value for key, value in last.state.items() if key.startswith(f"adamw.{name}.")}
-        # The step count stays where the optimiser keeps it, on the CPU.
-        optimiser.state[parameter] = {
-            key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
-        }
+        found = {key.rpartition(".")[2]: each for key, each in last.state.items() if key.startswith(f"adamw.{name}.")}
+        for key, value in found.items():
+            # The count of steps stays where the optimiser keeps it, on the CPU.
+            kept = value if key == "step" else torch.empty_like(parameter).copy_(value)
+            optimiser.state[parameter][key] = kept
         if name in average:
             average[name].copy_(last.state[f"average.{name}"])
 

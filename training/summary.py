@@ -35,17 +35,19 @@ def draw(out: str | Path) -> Path:
     except ImportError as error:
         raise InputError('summary.png needs matplotlib, which is not installed: pip install "hyte[train]"') from error
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    figure = Figure(figsize=(10, 6.5))
     loss, rate, gradient, validation = figure.subplots(2, 2).flat
     _curve(loss, lines, "loss", "C0")
     _curve(rate, lines, "lr", "C0", "learning rate")
     _curve(gradient, lines, "grad_norm", "C0", "gradient norm")
-    gradient.set_yscale("log")
     _curve(gradient.twinx(), lines, "scale", "C1", "logit scale")
     _validation(validation, lines)
     figure.suptitle(str(Path(out).resolve().name))
+    figure.subplots_adjust(
+        left=0.08, right=0.97, top=0.92, bottom=0.08, wspace=0.35, hspace=0.4
+    )  # layouts take seconds
     with atomic_write(Path(out) / FILE) as file:
-        figure.savefig(file, format="png", dpi=110)
+        figure.savefig(file, format="png", dpi=100)
     return Path(out) / FILE
 
 
@@ -71,7 +73,8 @@ def _validation(axes: Any, lines: Lines) -> None:
     axes.plot(best["step"], best[MEAN], "o", color="C3", label=f"best {best[MEAN]:.4f}, step {best['step']}")
     axes.set_xlabel("step")
     axes.set_ylabel("NDCG@10, lorentz")
-    axes.legend(fontsize="small")
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 3, "columnspacing": 1.0, "handlelength": 1.2}
+    axes.legend(**place, fontsize="small", frameon=False)
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ def _last(settings: Settings) -> Checkpoint:
 
 def _start(settings: Settings, files: list[str], last: Checkpoint | None, device: torch.device) -> tuple[Run, Pairs]:
     """The run, ready to go, and its pairs; nothing is written yet."""
-    start = last if last or settings.checkpoint is None else load_checkpoint(settings.checkpoint)
+    start = None if settings.checkpoint is None else last or load_checkpoint(settings.checkpoint)
     tokens = load_tokens(settings.tokens, settings.tokens_path)
     model, config = build(settings, tokens, start)
     model.to(device)  # before there is an optimiser
