@@ -41,6 +41,7 @@ from hyte.tokenizer import load_tokenizer, minilm_folder
 log = logging.getLogger(__name__)
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+OmegaConf.register_new_resolver("conf", lambda: str(CONF), replace=True)  # for hydra.searchpath
 
 
 class Answers(NamedTuple):

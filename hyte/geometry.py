@@ -20,6 +20,10 @@ from hyte.errors import InputError
 
 Array = npt.NDArray[np.float64]
 
+# Largest radius in units of sqrt(K) that `expmap0` gives, here and in `hyte.nn.lorentz`, by the dtype of its argument's
+# arithmetic: t = sqrt(K) cosh(r / sqrt(K)) is finite beyond it, but t^2, and so every inner product, would overflow.
+MAX_RADIUS = {"float32": 43.0, "float64": 350.0}
+
 
 def _float64(values: npt.ArrayLike) -> Array:
     return np.asarray(values, dtype=np.float64)
@@ -79,12 +83,16 @@ def distance(p: npt.ArrayLike, q: npt.ArrayLike, k: float = 1.0) -> Any:
 
 
 def expmap0(v: npt.ArrayLike, k: float = 1.0) -> Array:
-    """Exponential map at the origin: tangent space coordinates (..., d) to points (..., d+1) at radius |v|."""
+    """Exponential map at the origin: tangent space coordinates (..., d) to points (..., d+1) at radius |v|.
+
+    The radius is cut at `MAX_RADIUS` sqrt(K), so that every finite v gives a finite point.
+    """
     tangent = _float64(v)
     root = np.sqrt(check_k(k))
     norm = _norm(tangent)
     unit = tangent / np.where(norm > 0, norm, 1.0)
-    return np.concatenate([root * np.cosh(norm / root), root * np.sinh(norm / root) * unit], axis=-1)
+    radii = np.minimum(norm / root, MAX_RADIUS["float64"])
+    return np.concatenate([root * np.cosh(radii), root * np.sinh(radii) * unit], axis=-1)
 
 
 def logmap0(p: npt.ArrayLike, k: float = 1.0) -> Array:

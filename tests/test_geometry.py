@@ -81,6 +81,17 @@ def test_exponential_and_logarithm_invert_each_other(k):
 
 
 @pytest.mark.parametrize("k", CURVATURES)
+def test_exponential_is_finite_for_every_length_and_on_the_hyperboloid(k):
+    lengths = np.array([0.0, 1e-8, 1.0, 20.0, 90.0, 1e3, 1e6, 1e100])
+    p = geometry.expmap0(lengths[:, None] * np.array([0.6, 0.8]), k)
+    assert np.isfinite(p).all()
+    assert np.isfinite(geometry.inner(p, p)).all()
+    assert np.all(np.abs(geometry.inner(p, p) + k) <= 1e-12 * p[:, 0] ** 2)  # cosh and sinh each to their last digits
+    limit = geometry.MAX_RADIUS["float64"] * math.sqrt(k)
+    np.testing.assert_allclose(geometry.radius(p, k), np.minimum(lengths, limit), rtol=1e-12, atol=1e-20)
+
+
+@pytest.mark.parametrize("k", CURVATURES)
 def test_charts_by_hand_and_back(k):
     p = point_at(1.5, 0.4, k)
     half = 1.5 / math.sqrt(k)

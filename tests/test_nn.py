@@ -119,6 +119,17 @@ def test_distance_of_equal_points_is_zero_or_tiny_and_never_nan():
     torch.testing.assert_close(there, back, rtol=1e-6, atol=1e-9)
 
 
+def test_all_pairs_of_equal_and_near_points_are_never_nan_or_negative():
+    rng = np.random.default_rng(8)
+    x = torch.tensor(rng.normal(size=(1000, 3)) * 10 ** rng.uniform(-3, 2, size=(1000, 1)), dtype=torch.float32)
+    p, q = lorentz.lift(x), lorentz.lift(x + 1e-7)
+    for there, back in ((lorentz.pairwise_distance(p, p),) * 2, tuple(map(lorentz.pairwise_distance, (p, q), (q, p)))):
+        assert torch.isfinite(there).all()
+        assert (there >= 0).all()
+        assert (there.diagonal() < 1e-2).all()
+        torch.testing.assert_close(there, back.T, rtol=1e-6, atol=1e-5)  # 1e-7 sqrt(|x||y|) for one direction
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("pairwise", [False, True])
 def test_gradient_is_finite_at_equal_points_and_at_the_origin(dtype, pairwise):

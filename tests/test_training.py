@@ -19,15 +19,20 @@ from hyte.nn import lorentz
 from hyte.tokenizer import load_tokenizer, token_ids
 from hyte.weights import write_matrix
 from tests.test_tokens import save_tiny_bert
+from training import model as training_model
+from training import summary
 from training import train as training_loop
 from training.batches import batches, collate
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.data import distinct_tokens, load_pairs
 from training.lines import find_files, read_lines
+from training.loop import train_step
 from training.losses import info_nce, not_negatives, similarities
+from training.model import rate
 from training.settings import Settings, from_config
+from training.state import digest
 from training.tokens import load_tokens
-from training.train import rate, train
+from training.train import train
 
 ROOT = Path(__file__).parents[1]
 NOUNS = ["cat", "dog", "bird", "fish", "mat", "sea", "cell", "protein", "gene", "drug", "heart", "vitamin"]
@@ -66,8 +71,9 @@ def tokenizer(bert):
 
 
 @pytest.fixture
-def settings(bert, tmp_path):
-    """Settings for a run on the toy pairs with the tiny BERT; keyword arguments override."""
+def settings(bert, tmp_path, monkeypatch):
+    """Settings for a run on the toy pairs with the tiny BERT, without a picture; keyword arguments override."""
+    monkeypatch.setattr(summary, "draw", lambda out: None)  # it takes longer than the run
     toy = write_lines(tmp_path / "toy.jsonl", toy_pairs())
     basic = {
         "pairs": (str(toy),), "out": str(tmp_path / "run"), "cache": str(tmp_path / "cache"), "wandb_mode": "disabled",
@@ -365,7 +371,8 @@ def test_sixty_pairs_are_learned_by_heart(settings, name):
 def test_run_leaves_its_files_and_returns_plain_data(settings):
     result = train(settings())
     out = Path(result["checkpoint"]).parent
-    assert sorted(file.name for file in out.iterdir()) == ["checkpoint.safetensors", "config.yaml", "metrics.jsonl"]
+    left = ["checkpoint.safetensors", "config.yaml", "last.safetensors", "metrics.jsonl"]
+    assert sorted(file.name for file in out.iterdir()) == left
     assert json.loads(json.dumps(result)) == result
     assert (result["steps"], result["pairs"], result["batch_size"]) == (10, 60, 32)
     lines = [json.loads(line) for line in Path(result["metrics"]).read_text().splitlines()]
@@ -383,7 +390,8 @@ def test_checkpoint_holds_weights_and_plain_configuration(settings, bert):
         assert loaded.config["pooling"] == {"name": "oem", "power": math.inf}
         assert loaded.config["k"] == 2.0
         assert loaded.config["step"] == 10
-        assert loaded.config["tokens"] == load_tokens("bge_small", bert).describe() | {"path": str(bert)}
+        tokens = load_tokens("bge_small", bert)
+        assert loaded.config["tokens"] == tokens.describe() | {"path": str(bert), "digest": digest(tokens.table)}
         assert loaded.state["log_scale"].exp().item() == pytest.approx(result["scale"])
 
 
@@ -426,7 +434,7 @@ def test_step_that_is_not_finite_stops_and_keeps_the_last_checkpoint(settings, m
             return info_nce(logits, excluded) * math.nan
         return info_nce(logits, excluded) + torch.sqrt(0.0 * logits.sum())  # finite, but not its derivative
 
-    monkeypatch.setattr(training_loop, "info_nce", poisoned)
+    monkeypatch.setattr(training_model, "info_nce", poisoned)
     options = settings(save_every=2, steps=10)
     with pytest.raises(InputError, match="step 5: loss") as error:
         train(options)
@@ -447,6 +455,45 @@ def test_learning_rate_that_explodes_is_reported_and_nothing_is_saved(settings):
     with pytest.raises(InputError, match=r"step \d+: .*lower lr"):
         train(options)
     assert not (Path(options.out) / "checkpoint.safetensors").exists()
+
+
+def test_the_last_incomplete_batch_is_dropped_and_the_schedule_ends_with_the_last_step(settings, tmp_path):
+    lines = write_lines(tmp_path / "33.jsonl", toy_pairs(33))
+    result = train(settings(pairs=(str(lines),), batch_size=32, steps=3, log_every=1, warmup=0.0))
+    rows = [json.loads(line) for line in Path(result["metrics"]).read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert all(math.isfinite(row["loss"]) and row["loss"] > 0 for row in rows)
+    assert [row["lr"] / 3e-3 for row in rows] == pytest.approx([1.0, 0.75, 0.25])  # (1 + cos(pi s / 3)) / 2
+    last = load_checkpoint(Path(result["checkpoint"]).with_name("last.safetensors"))
+    assert last.state["adamw.w1.step"].item() == 3
+
+
+@pytest.mark.parametrize("loss", ["inner", "distance"])
+def test_float64_goes_through_training_without_a_float32_number(settings, tokenizer, bert, tmp_path, loss):
+    from torch.overrides import TorchFunctionMode
+
+    kinds = set()
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), options=None):
+            found = function(*arguments, **(options or {}))
+            if isinstance(found, torch.Tensor) and found.requires_grad:
+                kinds.add(found.dtype)
+            return found
+
+    options = settings(loss=loss)
+    model = training_loop.build(options, load_tokens("bge_small", bert), None)[0].double()
+    pairs = load_pairs(options.pairs, tokenizer, cache=tmp_path / "cache")
+    chosen = training_model.optimiser(model, 1e-2, 0.0)
+    with Watch():
+        value, norm = train_step(model, chosen, collate(pairs, np.arange(20)), 1e-2, 1.0)
+    assert math.isfinite(value)
+    assert kinds == {torch.float64}
+    assert norm > 0
+    rows = np.maximum(model.encoder.table.numpy() @ model.encoder.projection.w1.detach().numpy().T, 0)
+    rows = rows @ model.encoder.projection.w2.detach().numpy().T
+    assert rows.dtype == np.float64
+    np.testing.assert_allclose(model.encoder.baked(), rows.astype(np.float32), rtol=2e-7, atol=1e-12)
 
 
 # Starting points
@@ -532,6 +579,14 @@ def test_damaged_checkpoints_are_one_line(settings, tmp_path):
         ({"out": 5}, "out must be text"),
         ({"max_tokens": 0}, "max_tokens=0 is out of range"),
         ({"pairs": (5,)}, "data.pairs must be a list of file names"),
+        ({"average": 1.0}, "average=1.0 is out of range"),
+        ({"average": -0.5}, "average=-0.5 is out of range"),
+        ({"resume": "yes"}, "resume='yes' is unknown: use one of True, False"),
+        ({"validation_every": 0}, "validation.every=0 is out of range"),
+        ({"validation_patience": 0}, "validation.patience=0 is out of range"),
+        ({"validation_queries": 1.5}, "validation.queries must be a whole number"),
+        ({"validation_collections": (5,)}, "validation.collections must be a list of file names"),
+        ({"validation_split": None}, "validation.split must be text"),
     ],
 )
 def test_bad_setting_is_named_before_anything_starts(settings, changes, message):
@@ -540,7 +595,7 @@ def test_bad_setting_is_named_before_anything_starts(settings, changes, message)
 
 
 def test_settings_survive_the_configuration(settings):
-    options = settings(power=math.inf, max_tokens=None)
+    options = settings(power=math.inf, max_tokens=None, validation_collections=("a", "b"), validation_patience=3)
     config = options.plain()
     assert from_config(config) == options
     with pytest.raises(InputError, match="unknown key stepz"):
@@ -560,7 +615,7 @@ def run_command(folder: Path, *overrides: str, code: int = 0, **environment: str
     """The real command, started in `folder` with no writable home and no hub."""
     variables = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | environment
     command = [sys.executable, "-m", "training.train", *overrides]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -606,7 +661,7 @@ def test_default_configuration_has_every_setting_with_its_default_and_a_comment(
     lines = (ROOT / "conf" / "train.yaml").read_text().splitlines()
     for name in Settings(pairs=(), out="run").plain():
         places = [i for i, line in enumerate(lines) if line.startswith(f"{name}:")]
-        grouped = name in ("tokens", "data", "model", "pooling", "wandb")
+        grouped = name in ("tokens", "data", "model", "pooling", "wandb")  # in files of their own
         assert grouped or lines[places[0] - 1].startswith(("#", "log_every")), name
 
 
@@ -633,6 +688,10 @@ def test_training_goes_on_without_wandb(settings, monkeypatch, caplog, failure):
         @staticmethod
         def Settings(**options):  # noqa: N802
             return options
+
+        @staticmethod
+        def setup(settings):
+            pass
 
         @staticmethod
         def init(config, **options):

@@ -29,10 +29,12 @@ from hyte.errors import InputError, report_errors
 from hyte.nn.lorentz import lift, norm, safe_sqrt
 from training.batches import Batch, batches, collate
 from training.data import Ints
+from training.loop import train_step
 from training.losses import info_nce, not_negatives, similarities
+from training.model import Model, optimiser
 from training.settings import Settings, from_config
 from training.tokens import load_tokens
-from training.train import CONF, Model, build, optimiser, pairs_of, train_step
+from training.train import CONF, build, pairs_of
 
 POOLINGS = ("oem", "oem_radial")
 TOLERANCE = 1e-4  # between the losses of both sides with the same weights

@@ -1,9 +1,14 @@
-"""Checkpoints: one safetensors file that holds the projection and its whole configuration as plain data."""
+"""Checkpoints: one safetensors file that holds the projection and its whole configuration as plain data.
+
+`checkpoint.safetensors` is what export reads. `last.safetensors` is of the same format and holds besides what a run
+needs to go on: the optimiser's state, averaged weights, and its progress (see `training.state`).
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from hyte.pooling import check_pooling
 from hyte.weights import read_matrix
 
 FILE = "checkpoint.safetensors"
+LAST = "last.safetensors"
 FORMAT = "1"
 PUBLISHED = ("proj_weight.bin", "proj_out.bin")
 # What the authors trained with (paper, section on experiments): their two matrix files do not say it.
@@ -31,23 +37,28 @@ class Checkpoint:
 
     Attributes:
         state: `w1` (hidden, d), `w2` (d, hidden) and, unless it is a published pair, the scalar `log_scale`; float32.
+            Of `last.safetensors` also what `training.state` adds.
         config: plain data: `k`, `pooling` (`name`, `power`), `tokens` (`name`, `path`, and what
             `TokenTable.describe` gives, with `tokenizer_sha256`), and the settings of the run.
         path: where it was read from.
+        progress: of `last.safetensors` the `training.state.Progress` as plain data, else empty.
     """
 
     state: dict[str, Tensor]
     config: dict[str, Any]
     path: Path
+    progress: dict[str, Any] = field(default_factory=dict)
 
 
-def save_checkpoint(path: str | Path, state: dict[str, Tensor], config: dict[str, Any]) -> None:
+def save_checkpoint(
+    path: str | Path, state: Mapping[str, Tensor], config: dict[str, Any], progress: dict[str, Any] | None = None
+) -> None:
     """Write a checkpoint whole or not at all. Raises InputError where a value is not finite: the old file stays."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     for name, value in tensors.items():
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"{path}: not written: {name} holds a value that is not finite; lower lr")
-    metadata = {"format": FORMAT, "config": strict_json(config)}
+    metadata = {"format": FORMAT, "config": strict_json(config), "progress": strict_json(progress or {})}
     with atomic_write(path) as file:
         file.write(save(tensors, metadata))
 
@@ -82,9 +93,10 @@ def _read(file: Path) -> Checkpoint:
         config["pooling"]["power"] = float(config["pooling"]["power"])
         check_pooling(config["pooling"]["name"], config["pooling"]["power"])
         config["k"], config["tokens"]["name"] = check_k(float(config["k"])), str(config["tokens"]["name"])
+        progress = dict(json.loads(metadata.get("progress", "{}")))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file}: its configuration is not that of a training run ({error!r}); train again") from error
-    return Checkpoint(state, config, file)
+    return Checkpoint(state, config, file, progress)
 
 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:

@@ -33,15 +33,21 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "hidden": (int, 2, 10**6),
     "init_scale": (float, 1e-6, 1e6),
     "seed": (int, 0, 2**63 - 1),
+    "average": (float, 0.0, 0.999999),
     "log_every": (int, 1, 10**9),
     "save_every": (int, 1, 10**9),
+    "validation_every": (int, 1, 10**9),
+    "validation_patience": (int, 1, 10**9),
+    "validation_queries": (int, 1, 10**9),
 }
 CHOICES = {
     "tokens": tuple(LOADERS),
     "pooling": (*POOLINGS, "trained"),
     "loss": LOSSES,
     "wandb_mode": WANDB_MODES,
+    "resume": (True, False),
 }
+LISTS = ("pairs", "validation_collections")
 # Where a setting stands in `conf/train.yaml`, if not under its own name.
 PLACES = {
     "pairs": "data.pairs",
@@ -50,16 +56,23 @@ PLACES = {
     "columns": "data.columns",
     "query_tokens": "data.query_tokens",
     "negatives": "data.negatives",
+    "tokens": "tokens.name",
     "tokens_path": "tokens.path",
+    "pooling": "pooling.name",
     "power": "pooling.power",
     "hidden": "model.hidden",
     "init_scale": "model.init_scale",
+    "validation_collections": "validation.collections",
+    "validation_split": "validation.split",
+    "validation_every": "validation.every",
+    "validation_patience": "validation.patience",
+    "validation_queries": "validation.queries",
     "wandb_mode": "wandb.mode",
     "wandb_project": "wandb.project",
 }
-DATA = ("cache", "weights", "columns", "query_tokens", "negatives")  # and pairs: the group `data`
 OPTIONAL = (
     "power", "max_tokens", "tokens_path", "cache", "checkpoint", "weights", "columns", "query_tokens", "negatives",
+    "validation_patience", "validation_queries",
 )  # fmt: skip
 MAPPINGS: dict[str, Callable[[dict[str, Any]], None]] = {"weights": check_weights, "columns": check_columns}
 
@@ -95,10 +108,17 @@ class Settings:
     warmup: float = 0.1
     clip: float = 1.0
     weight_decay: float = 0.01
+    average: float = 0.0
     seed: int = 1
+    resume: bool = False
     device: str = "auto"
     log_every: int = 50
     save_every: int = 400
+    validation_collections: tuple[str, ...] = ()
+    validation_split: str = "test"
+    validation_every: int = 200
+    validation_patience: int | None = None
+    validation_queries: int | None = None
     wandb_mode: str = "offline"
     wandb_project: str = "hyte"
 
@@ -110,38 +130,35 @@ class Settings:
 
     def plain(self) -> dict[str, Any]:
         """As nested plain data, in the layout of `conf/train.yaml`."""
-        flat = asdict(self)
-        nested: dict[str, Any] = {
-            "tokens": {"name": flat.pop("tokens"), "path": flat.pop("tokens_path")},
-            "data": {"pairs": list(flat.pop("pairs")), **{name: flat.pop(name) for name in DATA}},
-            "model": {"hidden": flat.pop("hidden"), "init_scale": flat.pop("init_scale")},
-            "pooling": {"name": flat.pop("pooling"), "power": flat.pop("power")},
-            "wandb": {"mode": flat.pop("wandb_mode"), "project": flat.pop("wandb_project")},
-        }
-        return nested | flat
+        nested: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            group, _, key = PLACES.get(name, name).rpartition(".")
+            place = nested.setdefault(group, {}) if group else nested
+            place[key] = list(value) if name in LISTS else value
+        return nested
 
 
 def from_config(config: dict[str, Any]) -> Settings:
     """Settings from the plain data of `conf/train.yaml`. Raises InputError that names a key which is not there."""
-    rest = dict(config)
-    tokens, data, model, pooling, wandb = (rest.pop(key) for key in ("tokens", "data", "model", "pooling", "wandb"))
-    unknown = rest.keys() - {field.name for field in fields(Settings)}
+    names = {PLACES.get(field.name, field.name): field.name for field in fields(Settings)}
+    given = flattened(config)
+    unknown = given.keys() - names.keys()
     if unknown:
         raise InputError(f"unknown key {min(unknown)}: conf/train.yaml holds those that there are")
-    pairs = data["pairs"]
-    return Settings(
-        pairs=tuple(pairs or ()) if isinstance(pairs, list | None) else (pairs,),
-        **{name: data.get(name) for name in DATA},
-        tokens=tokens["name"],
-        tokens_path=tokens["path"],
-        hidden=model["hidden"],
-        init_scale=model["init_scale"],
-        pooling=pooling["name"],
-        power=pooling["power"],
-        wandb_mode=wandb["mode"],
-        wandb_project=wandb["project"],
-        **rest,
-    )
+    values = {names[key]: value for key, value in given.items()}
+    for name in LISTS:
+        value = values.get(name)
+        values[name] = tuple(value or ()) if isinstance(value, list | None) else (value,)
+    return Settings(**values)
+
+
+def flattened(nested: dict[str, Any], group: str = "") -> dict[str, Any]:
+    """Nested plain data with keys such as "data.pairs"; a setting that is itself a mapping stays whole."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        whole = not isinstance(value, dict) or group + key in PLACES.values()
+        flat |= {group + key: value} if whole else flattened(value, f"{group}{key}.")
+    return flat
 
 
 def _check(name: str, value: Any) -> None:
@@ -152,10 +169,10 @@ def _check(name: str, value: Any) -> None:
     elif name in RANGES:
         _check_number(name, value, *RANGES[name])
     elif name in CHOICES and value not in CHOICES[name]:
-        raise InputError(f"{_key(name)}={value!r} is unknown: use one of {', '.join(CHOICES[name])}")
-    elif name == "pairs" and not all(isinstance(each, str | Path) for each in value):
-        raise InputError(f"data.pairs must be a list of file names, not {value!r}")
-    elif name not in ("pairs", *CHOICES) and not isinstance(value, str | Path):
+        raise InputError(f"{_key(name)}={value!r} is unknown: use one of {', '.join(map(str, CHOICES[name]))}")
+    elif name in LISTS and not all(isinstance(each, str | Path) for each in value):
+        raise InputError(f"{_key(name)} must be a list of file names, not {value!r}")
+    elif name not in (*LISTS, *CHOICES) and not isinstance(value, str | Path):
         raise InputError(f"{_key(name)} must be text, not {type(value).__name__} {value!r}")
 
 
@@ -176,4 +193,4 @@ def _check_number(name: str, value: Any, kind: type, low: float, high: float) ->
 
 def _key(name: str) -> str:
     """The setting's name in `conf/train.yaml`."""
-    return PLACES.get(name, name)
+    return PLACES.get(name, name).removesuffix(".name")

@@ -16,10 +16,7 @@ import torch
 from geoopt.manifolds.lorentz import math as math_of_geoopt
 from torch import Tensor
 
-from hyte.geometry import check_k
-
-# Largest radius in units of sqrt(K) that `expmap0` returns: beyond it |x|^2 would overflow the dtype.
-MAX_RADIUS = {torch.float32: 43.0, torch.float64: 350.0}
+from hyte.geometry import MAX_RADIUS, check_k
 
 
 def manifold(k: float = 1.0) -> geoopt.Lorentz:
@@ -104,9 +101,9 @@ def pairwise_distance(p: Tensor, q: Tensor, k: float = 1.0) -> Tensor:
 def expmap0(v: Tensor, k: float = 1.0) -> Tensor:
     """Exponential map at the origin: tangent space coordinates (..., d) to points (..., d+1) at radius |v|.
 
-    The radius is cut at `MAX_RADIUS` sqrt(K), the one limit of this module, so that every v gives a finite point.
+    The radius is cut at `hyte.geometry.MAX_RADIUS` sqrt(K), so that every finite v gives a finite point.
     """
-    limit = MAX_RADIUS[v.dtype] * math.sqrt(check_k(k))
+    limit = MAX_RADIUS[str(v.dtype).removeprefix("torch.")] * math.sqrt(check_k(k))
     length = norm(v.double())
     tangent = v.double() * torch.where(length > limit, limit / torch.where(length > 0, length, 1.0), 1.0)
     point: Tensor = manifold(k).expmap0(torch.cat([torch.zeros_like(length), tangent], dim=-1))

@@ -1,0 +1,76 @@
+"""The model that is trained: encoder, logit scale, and the loss of a batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hyte.nn.encoder import HyteEncoder
+from training import parallel
+from training.batches import Batch
+from training.losses import info_nce, not_negatives, similarities
+
+MAX_SCALE = 100.0  # of the logits, as in CLIP: above it a batch is learned by heart
+
+
+class Model(nn.Module):
+    """Encoder and logit scale, and the loss of a batch.
+
+    Args:
+        encoder: gives points.
+        loss: one of `training.losses.LOSSES`.
+        logit_scale: the scale's value at the start.
+    """
+
+    def __init__(self, encoder: HyteEncoder, loss: str, logit_scale: float) -> None:
+        super().__init__()
+        self.encoder, self.loss = encoder, loss
+        self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Loss of a batch, a scalar."""
+        points, hashes, count = self.points(batch), self._tensor(batch.hashes), len(batch.rows)
+        scores = similarities(points[:count], points[count:], self.loss, self.encoder.k)
+        return info_nce(self.log_scale.exp() * scores, not_negatives(hashes[:count], hashes[count:]))
+
+    def points(self, batch: Batch) -> Tensor:
+        """Points (2B + N, d+1) of a batch's texts, whichever process encodes them."""
+        texts = parallel.share(batch)
+        distinct, ids, offsets, counts = (self._tensor(each) for each in parallel.bags(batch, texts))
+        points, _ = self.encoder.encode(distinct, ids, offsets, counts)
+        return parallel.gather(points, texts, len(batch.offsets))
+
+    def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.log_scale.device)
+
+    @property
+    def scale(self) -> float:
+        """Factor on the similarities."""
+        return self.log_scale.exp().item()
+
+    @torch.no_grad()
+    def limit_scale(self) -> None:
+        """Keep the factor at most `MAX_SCALE`."""
+        self.log_scale.clamp_(max=math.log(MAX_SCALE))
+
+    def state(self) -> dict[str, nn.Parameter]:
+        """What learns, by the name that it has in a checkpoint."""
+        return {"w1": self.encoder.projection.w1, "w2": self.encoder.projection.w2, "log_scale": self.log_scale}
+
+
+def optimiser(model: Model, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW; the logit scale does not decay. The model must be on its device already."""
+    projection = {"params": list(model.encoder.projection.parameters()), "weight_decay": weight_decay}
+    return torch.optim.AdamW([projection, {"params": [model.log_scale], "weight_decay": 0.0}], lr=lr)
+
+
+def rate(step: int, steps: int, warmup: float) -> float:
+    """Share of the full learning rate, in [0, 1], of step 0 .. steps-1: linear warm-up, then half a cosine to 0."""
+    rising = round(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
