@@ -30,7 +30,6 @@ from hyte.nn.lorentz import lift, norm, safe_sqrt
 from training.batches import Batch, batches, collate
 from training.data import Ints
 from training.loop import train_step
-from training.losses import info_nce, not_negatives, similarities
 from training.model import Model, optimiser
 from training.settings import Settings, from_config
 from training.tokens import load_tokens
@@ -109,13 +108,10 @@ class PaddedModel(Model):
     Queries are padded to the longest query, documents to the longest document, as is usual.
     """
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Loss of a batch, a scalar."""
+    def points(self, batch: Batch) -> Tensor:
+        """Points (2B + N, d+1) of a batch's texts."""
         count = len(batch.rows)
-        queries, documents = self._points(batch, 0, count), self._points(batch, count, len(batch.offsets))
-        hashes = torch.from_numpy(batch.hashes).to(self.log_scale.device)
-        scores = similarities(queries, documents, self.loss, self.encoder.k)
-        return info_nce(self.log_scale.exp() * scores, not_negatives(hashes[:count], hashes[count:]))
+        return torch.cat([self._points(batch, 0, count), self._points(batch, count, len(batch.offsets))])
 
     def _points(self, batch: Batch, start: int, stop: int) -> Tensor:
         encoder = self.encoder

@@ -20,6 +20,7 @@ from training import parallel
 from training.batches import Batch, batches, collate
 from training.checkpoint import FILE, Checkpoint, save_checkpoint
 from training.data import Pairs
+from training.distillation import Distillation, Lesson
 from training.logs import Metrics
 from training.model import Model, optimiser, rate
 from training.settings import Settings
@@ -40,6 +41,7 @@ class Run:
         config: what is recorded in its checkpoints.
         validator: scores weights; None without validation, and in all processes but the first.
         last: where an earlier run stopped; None starts at step 0.
+        distillation: what a teacher says of the pairs; None without one.
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class Run:
         config: dict[str, Any],
         validator: Validator | None = None,
         last: Checkpoint | None = None,
+        distillation: Distillation | None = None,
     ) -> None:
         self.model, self.settings, self.config, self.validator = model, settings, config, validator
-        self.out = Path(settings.out)
+        self.out, self.distillation = Path(settings.out), distillation
         self.optimiser = optimiser(model, settings.lr, settings.weight_decay)
         averaged = model.state() if settings.average else {}
         self.average = {name: parameter.detach().clone() for name, parameter in averaged.items()}
@@ -100,7 +103,8 @@ class Run:
         """One step; returns its learning rate and the gradient's norm before clipping."""
         settings, progress = self.settings, self.progress
         lr = settings.lr * rate(progress.step, settings.steps, settings.warmup)
-        loss, norm = train_step(self.model, self.optimiser, batch, lr, settings.clip)
+        lesson = None if self.distillation is None else self.distillation.lesson(batch.rows)
+        loss, norm = train_step(self.model, self.optimiser, batch, lr, settings.clip, lesson)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise InputError(explain(progress.step + 1, loss, norm, pairs.where(batch.rows), self.out))
         progress.step += 1
@@ -148,13 +152,13 @@ class Run:
 
 
 def train_step(
-    model: Model, chosen: torch.optim.Optimizer, batch: Batch, lr: float, clip: float
+    model: Model, chosen: torch.optim.Optimizer, batch: Batch, lr: float, clip: float, lesson: Lesson | None = None
 ) -> tuple[float, float]:
     """One step: the loss and the gradient's norm before clipping. The weights only change if both are finite."""
     for group in chosen.param_groups:
         group["lr"] = lr
     chosen.zero_grad(set_to_none=True)
-    loss = model(batch)
+    loss = model(batch, lesson)
     (loss / parallel.size()).backward()  # every process has the whole loss, and the gradients are summed
     parallel.sum_gradients(model.parameters())
     value, norm = loss.item(), float(nn.utils.clip_grad_norm_(model.parameters(), clip))

@@ -1,4 +1,4 @@
-"""Symmetric in-batch InfoNCE on Lorentz similarities."""
+"""Losses on Lorentz similarities: symmetric in-batch InfoNCE, and a teacher's order of the same texts."""
 
 from __future__ import annotations
 
@@ -48,3 +48,17 @@ def info_nce(logits: Tensor, excluded: Tensor) -> Tensor:
     target = torch.arange(count, device=logits.device)
     forward = functional.cross_entropy(masked, target)
     return (forward + functional.cross_entropy(masked[:, :count].T, target)) / 2
+
+
+def listwise_kl(logits: Tensor, teacher: Tensor) -> Tensor:
+    """How far the student's distributions over the texts of a batch are from the teacher's: a scalar, at least 0.
+
+    Mean over queries of KL(teacher || student) over documents, and over documents of the same over queries; half of
+    each. `logits` and `teacher` are (n, n) scaled similarities of n queries and their n documents.
+    """
+    return (_kl(logits, teacher) + _kl(logits.T, teacher.T)) / 2
+
+
+def _kl(logits: Tensor, teacher: Tensor) -> Tensor:
+    student, target = functional.log_softmax(logits, dim=1), functional.log_softmax(teacher, dim=1)
+    return functional.kl_div(student, target, reduction="batchmean", log_target=True)

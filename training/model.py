@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from hyte.nn.encoder import HyteEncoder
 from training import parallel
 from training.batches import Batch
-from training.losses import info_nce, not_negatives, similarities
+from training.distillation import Lesson
+from training.losses import info_nce, listwise_kl, not_negatives, similarities
 
 MAX_SCALE = 100.0  # of the logits, as in CLIP: above it a batch is learned by heart
 
@@ -31,11 +32,16 @@ class Model(nn.Module):
         self.encoder, self.loss = encoder, loss
         self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Loss of a batch, a scalar."""
+    def forward(self, batch: Batch, lesson: Lesson | None = None) -> Tensor:
+        """Loss of a batch, a scalar: InfoNCE, mixed with what a teacher says of it."""
         points, hashes, count = self.points(batch), self._tensor(batch.hashes), len(batch.rows)
-        scores = similarities(points[:count], points[count:], self.loss, self.encoder.k)
-        return info_nce(self.log_scale.exp() * scores, not_negatives(hashes[:count], hashes[count:]))
+        logits = self.log_scale.exp() * similarities(points[:count], points[count:], self.loss, self.encoder.k)
+        loss = info_nce(logits, not_negatives(hashes[:count], hashes[count:]))
+        if lesson is None:
+            return loss
+        rows = self._tensor(lesson.rows)
+        own = listwise_kl(logits[rows][:, rows], self._tensor(lesson.logits))
+        return (1.0 - lesson.weight) * loss + lesson.weight * own
 
     def points(self, batch: Batch) -> Tensor:
         """Points (2B + N, d+1) of a batch's texts, whichever process encodes them."""

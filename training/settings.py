@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hyte.errors import InputError
+from hyte.nn.projection import STARTS
 from hyte.pooling import POOLINGS, WITH_POWER
 from training.losses import LOSSES
 from training.sources import check_columns, check_weights
@@ -32,6 +33,8 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "negatives": (int, 0, 10**9),
     "hidden": (int, 2, 10**6),
     "init_scale": (float, 1e-6, 1e6),
+    "distillation_weight": (float, 0.0, 1.0),
+    "distillation_temperature": (float, 1e-6, 1e6),
     "seed": (int, 0, 2**63 - 1),
     "average": (float, 0.0, 0.999999),
     "log_every": (int, 1, 10**9),
@@ -43,9 +46,11 @@ RANGES: dict[str, tuple[type, float, float]] = {
 CHOICES = {
     "tokens": tuple(LOADERS),
     "pooling": (*POOLINGS, "trained"),
+    "start": STARTS,
     "loss": LOSSES,
     "wandb_mode": WANDB_MODES,
     "resume": (True, False),
+    "distillation_only": (True, False),
 }
 LISTS = ("pairs", "validation_collections")
 # Where a setting stands in `conf/train.yaml`, if not under its own name.
@@ -62,6 +67,11 @@ PLACES = {
     "power": "pooling.power",
     "hidden": "model.hidden",
     "init_scale": "model.init_scale",
+    "start": "model.start",
+    "distillation_cache": "distillation.cache",
+    "distillation_weight": "distillation.weight",
+    "distillation_temperature": "distillation.temperature",
+    "distillation_only": "distillation.only",
     "validation_collections": "validation.collections",
     "validation_split": "validation.split",
     "validation_every": "validation.every",
@@ -72,7 +82,7 @@ PLACES = {
 }
 OPTIONAL = (
     "power", "max_tokens", "tokens_path", "cache", "checkpoint", "weights", "columns", "query_tokens", "negatives",
-    "validation_patience", "validation_queries",
+    "validation_patience", "validation_queries", "distillation_cache",
 )  # fmt: skip
 MAPPINGS: dict[str, Callable[[dict[str, Any]], None]] = {"weights": check_weights, "columns": check_columns}
 
@@ -99,6 +109,7 @@ class Settings:
     k: float = 1.0
     hidden: int = 256
     init_scale: float = 2.0
+    start: str = "rotated"
     checkpoint: str | None = None
     loss: str = "inner"
     logit_scale: float = 15.0
@@ -109,6 +120,10 @@ class Settings:
     clip: float = 1.0
     weight_decay: float = 0.01
     average: float = 0.0
+    distillation_cache: str | None = None
+    distillation_weight: float = 0.5
+    distillation_temperature: float = 0.05
+    distillation_only: bool = False
     seed: int = 1
     resume: bool = False
     device: str = "auto"

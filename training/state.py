@@ -24,7 +24,7 @@ from training.settings import Settings, flattened
 # Settings that may change when a run goes on: they do not change what it computes. `data.pairs` is compared by content.
 FREE = (
     "out", "device", "log_every", "save_every", "validation.patience", "wandb.mode", "wandb.project",
-    "data.pairs", "data.cache", "data.sources", "tokens.path", "tokens.source",
+    "data.pairs", "data.cache", "data.sources", "distillation.cache", "tokens.path", "tokens.source",
 )  # fmt: skip
 
 

@@ -6,87 +6,33 @@ times slower than a lookup, so no training step runs one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 import numpy as np
-import numpy.typing as npt
 import torch
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 from tqdm import tqdm
 
 from hyte.errors import InputError, report_errors
 from hyte.files import atomic_write, strict_json
 from hyte.tokenizer import minilm_folder
-from training.data import Ints, Pairs
+from training.data import Ints
+from training.distillation import Vectors, load_teacher, sha256
 from training.lines import find_files, read_lines
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 PART = 4096  # pairs between two writes of the cache
-
-Vectors = npt.NDArray[np.float16]
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """Unit embeddings of some training pairs.
-
-    Attributes:
-        queries: (n, m) float16; `positives` (n, m).
-        file: (n,) number of the pair's file in `digests`; `line` (n,) its line there, from 1.
-        digests: sha256 of each file that the pairs were taken from.
-    """
-
-    queries: Vectors
-    positives: Vectors
-    file: Ints
-    line: Ints
-    digests: tuple[str, ...]
-
-    def rows(self, pairs: Pairs) -> Ints:
-        """The row here of each row of `pairs`, -1 where there is none: (all rows of `pairs`,)."""
-        found = np.full(len(pairs.line), -1, dtype=np.int64)
-        here = {digest: number for number, digest in enumerate(self.digests)}
-        for number, name in enumerate(pairs.files):
-            known = here.get(_sha256(name)) if Path(name).is_file() else None
-            if known is None:
-                continue
-            mine, theirs = np.flatnonzero(self.file == known), np.flatnonzero(pairs.file == number)
-            order = mine[np.argsort(self.line[mine])]
-            places = np.searchsorted(self.line[order], pairs.line[theirs]).clip(max=len(order) - 1)
-            same = self.line[order[places]] == pairs.line[theirs]
-            found[theirs[same]] = order[places[same]]
-        return found
-
-
-def load_teacher(path: str | Path) -> Teacher:
-    """Read a cache. Raises InputError where it is missing, damaged or of another kind."""
-    if not Path(path).is_file():
-        raise InputError(f"distillation.cache={path}: no such file; make it with python -m training.teacher out={path}")
-    try:
-        with safe_open(path, framework="np") as tensors:
-            metadata = json.loads((tensors.metadata() or {})["config"])
-            queries, positives = tensors.get_tensor("queries"), tensors.get_tensor("positives")
-            file, line = tensors.get_tensor("file"), tensors.get_tensor("line")
-        digests = tuple(metadata["digests"])
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: not a whole cache of training.teacher ({error}); make it again") from error
-    if not (queries.ndim == 2 and queries.shape == positives.shape and len(queries) == len(file) == len(line)):
-        shapes = f"{queries.shape}, {positives.shape}, {file.shape}, {line.shape}"
-        raise InputError(f"{path}: queries, positives, file and line do not fit each other ({shapes}); make it again")
-    return Teacher(queries, positives, file, line, digests)
 
 
 def embed_pairs(
@@ -107,7 +53,7 @@ def embed_pairs(
     folder = str(model or minilm_folder())
     config = {
         "model": model or "all-MiniLM-L6-v2", "per_source": per_source, "max_tokens": max_tokens, "seed": seed,
-        "files": [Path(name).name for name in files], "digests": [_sha256(name) for name in files],
+        "files": [Path(name).name for name in files], "digests": [sha256(name) for name in files],
     }  # fmt: skip
     file, line = sample(files, per_source, seed)
     queries, positives = _made(Path(out), config)
@@ -122,7 +68,7 @@ def embed_pairs(
                 target.write(save(tensors, {"config": strict_json(config)}))
             bar.update(len(texts))
     return {
-        "out": out, "pairs": len(queries), "bytes": Path(out).stat().st_size, "sha256": _sha256(out),
+        "out": out, "pairs": len(queries), "bytes": Path(out).stat().st_size, "sha256": sha256(out),
         "seconds": time.perf_counter() - started,
     }  # fmt: skip
 
@@ -193,11 +139,6 @@ def _encoder(folder: str, max_tokens: int, batch_size: int, device: str) -> Any:
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float16)
 
     return encode
-
-
-def _sha256(name: str | Path) -> str:
-    with open(name, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="teacher")

@@ -24,6 +24,7 @@ from training import parallel, summary
 from training.batches import batch_size, check_enough
 from training.checkpoint import FILE, Checkpoint, load_checkpoint
 from training.data import Pairs, load_pairs
+from training.distillation import Distillation
 from training.logs import METRICS, Metrics, read_metrics, start_wandb
 from training.loop import Run
 from training.model import Model
@@ -92,11 +93,22 @@ def _start(settings: Settings, last: Checkpoint | None, device: torch.device) ->
         pairs = pairs_of(settings, tokens)
     log.info("%d pairs, %d distinct tokens in texts, from %d source(s)", len(pairs), len(pairs.ids), len(pairs.files))
     check_enough(pairs)  # before the records of an earlier run in this folder go
+    distillation = _distillation(settings, pairs)
+    if distillation is not None:
+        config["distillation"]["sha256"] = distillation.sha256
+        pairs = distillation.narrowed(pairs) if settings.distillation_only else pairs
     config["data"] |= describe_pairs(pairs)
     config["data"] |= {"sources": pairs.describe(), "batch": batch_size(pairs, settings.batch_size)}
     if last is not None:
         check_same(last, config)
-    return Run(model, settings, config, validator, last), pairs
+    return Run(model, settings, config, validator, last, distillation), pairs
+
+
+def _distillation(settings: Settings, pairs: Pairs) -> Distillation | None:
+    if settings.distillation_cache is None:
+        return None
+    weight, temperature = settings.distillation_weight, settings.distillation_temperature
+    return Distillation(settings.distillation_cache, pairs, weight, temperature)
 
 
 def _validator(settings: Settings, model: Model, tokens: TokenTable) -> Validator | None:
@@ -193,9 +205,12 @@ def _pooling(settings: Settings, start: Checkpoint | None) -> tuple[str, float]:
 def _projection(settings: Settings, tokens: TokenTable, start: Checkpoint | None, config: dict[str, Any]) -> Projection:
     dim = tokens.table.shape[1]
     if start is None:
-        if settings.hidden % 2 or settings.hidden > 2 * dim:
-            raise InputError(f"model.hidden={settings.hidden} must be even and at most {2 * dim}, twice the dimensions")
-        return Projection.from_directions(tokens.table, settings.hidden, settings.init_scale)
+        most = 2 * dim if settings.start == "pairs" else dim
+        if settings.hidden % 2 or settings.hidden > most:
+            raise InputError(f"model.hidden={settings.hidden} must be even and at most {most} (start={settings.start})")
+        return Projection.from_directions(
+            tokens.table, settings.hidden, settings.init_scale, settings.start, settings.seed
+        )
     w1, w2 = start.state["w1"], start.state["w2"]
     if w1.shape[1] != dim:
         raise InputError(f"{start.path}: W1 takes {w1.shape[1]} dimensions, the table of {tokens.name} has {dim}")

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+STARTS = ("rotated", "directions", "pairs")
+
 
 class Projection(nn.Module):
     """x = W2 ReLU(W1 e), without bias.
@@ -27,19 +29,39 @@ class Projection(nn.Module):
         self.w2 = nn.Parameter(w2.detach().clone())
 
     @classmethod
-    def from_directions(cls, table: npt.NDArray[np.float32], hidden: int = 256, scale: float = 2.0) -> Projection:
-        """Start from the principal directions U (hidden/2, d) of a table (V, d): W1 = [U; -U], W2 = scale W1^T.
+    def from_directions(
+        cls,
+        table: npt.NDArray[np.float32],
+        hidden: int = 256,
+        scale: float = 2.0,
+        start: str = "rotated",
+        seed: int = 0,
+    ) -> Projection:
+        """Start from the principal directions U of a table (V, d), so that training begins with an encoder that works.
 
-        A pair of opposite ReLUs passes both signs, so that x = scale U^T U e: the embedding, on its strongest
-        directions. Training starts from an encoder that already works.
+        "pairs" takes hidden/2 of them, W1 = [U; -U] and W2 = scale W1^T: opposite ReLUs pass both signs, so that
+        x = scale U^T U e exactly. "directions" takes `hidden` of them, W1 = U and W2 = 2 scale U^T: as
+        2 ReLU(a) = a + |a|, x is scale U^T U e and a part that is even in e; twice as many features can be learned.
+        "rotated" turns these: W1 = Q U with a random orthogonal Q, so that every feature has the same share of the
+        table's variance.
 
-        Raises ValueError unless `hidden` is even and at most 2 d.
+        Raises ValueError unless `hidden` is even and at most 2 d (d, without "pairs"), and `start` one of `STARTS`.
         """
-        if hidden % 2 or not 2 <= hidden <= 2 * table.shape[1]:
-            raise ValueError(f"hidden must be even and at most 2 d = {2 * table.shape[1]}, not {hidden}")
-        directions = principal_directions(table, hidden // 2)
-        both = torch.from_numpy(np.concatenate([directions, -directions]).astype(np.float32))
-        return cls(both, scale * both.T)
+        most = table.shape[1] * (2 if start == "pairs" else 1)
+        if hidden % 2 or not 2 <= hidden <= most:
+            raise ValueError(f"hidden must be even and at most {most} for start={start}, not {hidden}")
+        if start not in STARTS:
+            raise ValueError(f"start {start!r} is unknown: use one of {', '.join(STARTS)}")
+        if start == "pairs":
+            directions = principal_directions(table, hidden // 2)
+            both = torch.from_numpy(np.concatenate([directions, -directions]).astype(np.float32))
+            return cls(both, scale * both.T)
+        directions = principal_directions(table, hidden)
+        if start == "rotated":
+            turn, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(hidden, hidden)))
+            directions = turn @ directions
+        rows = torch.from_numpy(directions.astype(np.float32))
+        return cls(rows, 2.0 * scale * rows.T)
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Word embeddings (n, d) to space coordinates (n, d)."""
