@@ -39,7 +39,7 @@ def embed_pairs(
     patterns: list[str],
     out: str,
     model: str | None = None,
-    per_source: int | None = 8000,
+    per_source: int | None = 6000,
     max_tokens: int = 128,
     batch_size: int = 32,
     seed: int = 7,
