@@ -6,18 +6,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hyte.nn.lorentz import pairwise_distance, pairwise_inner
+from hyte.nn.lorentz import pairwise_distance, pairwise_inner, unit
 
-LOSSES = ("inner", "distance")
+LOSSES = ("inner", "distance", "angle")
 
 
 def similarities(queries: Tensor, documents: Tensor, loss: str, k: float) -> Tensor:
-    """Similarities (n, m) of points (n, d+1) and (m, d+1): their inner product (eq. 4) or minus their distance (eq. 6).
+    """Similarities (n, m) of points (n, d+1) and (m, d+1).
+
+    inner: the Lorentz inner product (eq. 4); distance: minus the geodesic distance (eq. 6); angle: the cosine of the
+    angle at the origin, which knows no radius (with pooling=mean that is Euclidean training, a control).
 
     Raises ValueError where `loss` is not one of `LOSSES`.
     """
     if loss not in LOSSES:
         raise ValueError(f"loss {loss!r} is unknown: use one of {', '.join(LOSSES)}")
+    if loss == "angle":
+        return unit(queries[:, 1:]) @ unit(documents[:, 1:]).T
     return pairwise_inner(queries, documents) if loss == "inner" else -pairwise_distance(queries, documents, k)
 
 

@@ -51,6 +51,7 @@ CHOICES = {
     "wandb_mode": WANDB_MODES,
     "resume": (True, False),
     "distillation_only": (True, False),
+    "validation_drop_same_id": (True, False),
 }
 LISTS = ("pairs", "validation_collections")
 # Where a setting stands in `conf/train.yaml`, if not under its own name.
@@ -75,6 +76,7 @@ PLACES = {
     "validation_collections": "validation.collections",
     "validation_split": "validation.split",
     "validation_every": "validation.every",
+    "validation_drop_same_id": "validation.drop_same_id",
     "validation_patience": "validation.patience",
     "validation_queries": "validation.queries",
     "wandb_mode": "wandb.mode",
@@ -109,7 +111,7 @@ class Settings:
     k: float = 1.0
     hidden: int = 256
     init_scale: float = 2.0
-    start: str = "rotated"
+    start: str = "directions"
     checkpoint: str | None = None
     loss: str = "inner"
     logit_scale: float = 15.0
@@ -133,6 +135,7 @@ class Settings:
     validation_split: str = "test"
     validation_every: int = 200
     validation_patience: int | None = None
+    validation_drop_same_id: bool = True
     validation_queries: int | None = None
     wandb_mode: str = "offline"
     wandb_project: str = "hyte"

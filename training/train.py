@@ -115,7 +115,8 @@ def _validator(settings: Settings, model: Model, tokens: TokenTable) -> Validato
     if not (settings.validation_collections and parallel.first()):
         return None
     split, queries = settings.validation_split, settings.validation_queries
-    return Validator(settings.validation_collections, split, queries, model.encoder, tokens.tokenizer)
+    collections, dropping = settings.validation_collections, settings.validation_drop_same_id
+    return Validator(collections, split, queries, model.encoder, tokens.tokenizer, dropping)
 
 
 def _go(run: Run, pairs: Pairs) -> None:

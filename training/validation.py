@@ -80,13 +80,21 @@ class Validator:
         queries: at most this many queries of each collection, the first ones; None is all.
         model: the encoder that is trained; its token table, pooling and K count, not its weights.
         tokenizer: the table's.
+        drop_same_id: BEIR's rule, a document with the query's id is taken out.
 
     Raises InputError for a collection that cannot be read, and where two have one name.
     """
 
     def __init__(
-        self, collections: Sequence[str], split: str, queries: int | None, model: HyteEncoder, tokenizer: Tokenizer
+        self,
+        collections: Sequence[str],
+        split: str,
+        queries: int | None,
+        model: HyteEncoder,
+        tokenizer: Tokenizer,
+        drop_same_id: bool = True,
     ) -> None:
+        self._drop_same_id = drop_same_id
         self._model, self._tokenizer, self._sha256 = model, tokenizer, fingerprint(tokenizer)
         self._seen: dict[str, Ids] = {}
         encoder = self._encoder({"w1": model.projection.w1, "w2": model.projection.w2})
@@ -101,7 +109,7 @@ class Validator:
     def scores(self, state: Mapping[str, Tensor]) -> dict[str, float]:
         """NDCG@10, in [0, 1], of these W1 and W2: `val/NAME` for each collection and `val/mean`, their mean."""
         encoder = self._encoder(state)
-        found = {f"val/{name}": _score(*each, encoder) for name, each in self._sets.items()}
+        found = {f"val/{name}": _score(*each, encoder, self._drop_same_id) for name, each in self._sets.items()}
         return found | {"val/mean": float(np.mean(list(found.values())))}
 
     @torch.no_grad()
@@ -131,10 +139,10 @@ def _indexed(data: Collection, encoder: Encoder) -> DevIndex:
     return index
 
 
-def _score(data: Collection, index: DevIndex, encoder: Encoder) -> float:
+def _score(data: Collection, index: DevIndex, encoder: Encoder, drop_same_id: bool) -> float:
     index.encode_with(encoder)
     rankings = {
-        query: [hit.path for hit in index.search(text, DEPTH, mode="lorentz", exclude=query)]
+        query: [hit.path for hit in index.search(text, DEPTH, mode="lorentz", exclude=query if drop_same_id else None)]
         for query, text in data.queries.items()
     }
     return evaluate(data.qrels, rankings).mean[METRIC]

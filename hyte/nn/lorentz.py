@@ -35,6 +35,11 @@ def norm(x: Tensor) -> Tensor:
     return safe_sqrt(x.square().sum(-1, keepdim=True))
 
 
+def unit(x: Tensor) -> Tensor:
+    """Directions (..., d) of x (..., d); 0 at x = 0, with gradient 0."""
+    return _unit(x, norm(x))
+
+
 def _unit(x: Tensor, length: Tensor) -> Tensor:
     return x / torch.where(length > 0, length, 1.0)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-STARTS = ("rotated", "directions", "pairs")
+STARTS = ("directions", "rotated", "pairs")
 
 
 class Projection(nn.Module):
@@ -34,7 +34,7 @@ class Projection(nn.Module):
         table: npt.NDArray[np.float32],
         hidden: int = 256,
         scale: float = 2.0,
-        start: str = "rotated",
+        start: str = "directions",
         seed: int = 0,
     ) -> Projection:
         """Start from the principal directions U of a table (V, d), so that training begins with an encoder that works.
