@@ -9,9 +9,22 @@ comma := ,
 sets = $(subst $() ,$(comma),$(foreach name,$(2),$(DATA)/$(1)/$(name).zip))
 TEST := $(call sets,beir,scifact nfcorpus arguana)
 DEV := $(call sets,dev,cacm medline1033 squad11_dev)
-EVALUATE = $(BIN)/python -m eval.run -m collection=$(TEST) 'out=$(TABLE)/eval/$@-$${hydra:job.num}'
+EVALUATE = $(BIN)/python -m eval.run -m collection=$(TEST) 'out=$(TABLE)/eval/$@/$${hydra:job.num}'
+TRAIN = $(BIN)/python -m training.train 'data.pairs=["$(DATA)/train/*.jsonl.gz"]' wandb.mode=disabled
 
-.PHONY: help .venv lint test test-slow demo table alpha bm25 reported clean
+# The trained rows of the README's table, and what each says to training.train.
+RECIPES := hyte hyte-2 teacher teacher-2 oem einstein euclid untrained
+RECIPE_hyte := experiment=hyte
+RECIPE_hyte-2 := experiment=hyte seed=2
+RECIPE_teacher := experiment=hyte_teacher distillation.cache=$(TABLE)/teacher.safetensors
+RECIPE_teacher-2 := $(RECIPE_teacher) seed=2
+RECIPE_oem := experiment=hyte pooling=oem
+RECIPE_einstein := experiment=hyte pooling=einstein
+RECIPE_euclid := experiment=hyte pooling=mean loss=angle
+RECIPE_untrained := pooling=mean model.hidden=768 model.start=pairs steps=0
+ANGLE := euclid untrained
+
+.PHONY: help .venv lint test test-slow demo table controls alpha bm25 reported recipe assets clean
 .SECONDARY:  # keep the artifacts of table
 
 help:
@@ -39,13 +52,22 @@ test-slow: .venv ## longer tests, most of which need ../shared/data (or HYTE_DAT
 demo: .venv ## train, export, evaluate, index and search the built-in collection, 3 minutes
 	$(BIN)/python demo.py --out $(DEMO)
 
-# The README's table. Training is done once; rm -r outputs/table starts afresh.
-table: .venv bm25 reported $(foreach pooling,oem_radial oem,lorentz-$(pooling) paper-$(pooling) hyte-$(pooling)) ## the README's table, 23 minutes
-	$(BIN)/python -m eval.collect $(TABLE)/eval/*/metrics.json
+# The README's tables. Training is done once; rm -r outputs/table starts afresh.
+table: .venv bm25 reported $(foreach row,hyte hyte-2 teacher teacher-2 oem,lorentz-$(row) hybrid-$(row)) paper-hyte paper-oem ## the README's table, an hour
+	$(BIN)/python -m eval.collect $(TABLE)/eval/*/*/metrics.json
 
-$(TABLE)/%/artifact: | .venv
-	$(BIN)/python -m training.train 'data.pairs=["$(DATA)/train/*.jsonl.gz"]' pooling=$* seed=1 out=$(TABLE)/$*
-	$(BIN)/python -m export.run checkpoint=$(TABLE)/$* out=$@
+controls: .venv $(foreach row,hyte oem einstein,lorentz-$(row)) $(foreach row,hyte euclid untrained,angle-$(row)) ## is it the geometry?
+	$(BIN)/python -m eval.compare $(foreach row,lorentz-hyte angle-hyte angle-euclid lorentz-oem lorentz-einstein angle-untrained,$(TABLE)/eval/$(row))
+
+$(TABLE)/teacher.safetensors: | .venv
+	$(BIN)/python -m training.teacher 'data.pairs=["$(DATA)/train/*.jsonl.gz"]' out=$@
+
+$(TABLE)/%/checkpoint.safetensors: | .venv
+	$(TRAIN) $(RECIPE_$*) out=$(TABLE)/$*
+$(TABLE)/teacher/checkpoint.safetensors $(TABLE)/teacher-2/checkpoint.safetensors: | $(TABLE)/teacher.safetensors
+
+$(TABLE)/%/artifact: $(TABLE)/%/checkpoint.safetensors
+	$(BIN)/python -m export.run checkpoint=$(TABLE)/$* out=$@ && touch $@
 
 bm25: .venv
 	$(EVALUATE) retrieval.mode=bm25 retrieval.analyzer=whitespace,english
@@ -53,15 +75,24 @@ reported: .venv
 	$(EVALUATE) experiment=paper_reported
 lorentz-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< retrieval.mode=lorentz
+angle-%: $(TABLE)/%/artifact
+	$(EVALUATE) artifact=$< retrieval.mode=lorentz pooling.radius=1
 paper-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< retrieval.alpha=0.2
-hyte-%: $(TABLE)/%/artifact
+hybrid-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< experiment=hyte
 
-alpha: $(TABLE)/oem_radial/artifact ## how the table's alpha was chosen, on the three dev collections
-	$(BIN)/python -m eval.run -m artifact=$< collection=$(DEV) retrieval.alpha=0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0 \
-		'out=$(TABLE)/alpha/$${hydra:job.num}'
+alpha: $(TABLE)/teacher/artifact ## how alpha and M were chosen, on the three dev collections
+	$(BIN)/python -m eval.run -m experiment=hyte artifact=$< collection=$(DEV) retrieval.drop_same_id=false \
+		retrieval.alpha=0.0,0.3,0.4,0.5,0.6,0.7,1.0 retrieval.candidates=50,200,all 'out=$(TABLE)/alpha/$${hydra:job.num}'
 	$(BIN)/python -m eval.collect $(TABLE)/alpha/*/metrics.json
+
+recipe: $(TABLE)/teacher.safetensors ## the search of training/RECIPE.md, two hours
+	mkdir -p outputs/recipe && ln -f $< outputs/recipe/teacher.safetensors
+	$(BIN)/python -m training.recipe $(DATA) --out outputs/recipe
+
+assets: $(TABLE)/teacher/checkpoint.safetensors ## the shipped weights, from the recipe with a teacher
+	$(BIN)/python -m export.run checkpoint=$(TABLE)/teacher out=hyte/assets rows=int8 onnx=false
 
 clean: ## remove what the targets made
 	rm -rf .venv outputs build dist *.egg-info
