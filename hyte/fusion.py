@@ -39,7 +39,17 @@ def rrf(bm25: Array, inner: Array, alpha: float) -> Array:
     return alpha * _reciprocal_rank(bm25, bm25 > 0) + (1.0 - alpha) * _reciprocal_rank(inner, np.isfinite(inner))
 
 
-FUSIONS: dict[str, Callable[[Array, Array, float], Array]] = {"paper": paper, "minmax": minmax, "rrf": rrf}
+def zscore(bm25: Array, inner: Array, alpha: float) -> Array:
+    """Both scores in standard deviations from their mean over the set, then mixed: any sign, no bounds.
+
+    A score far above the rest keeps its lead, which a stretched one loses. All-equal scores count as 0, and a chunk
+    without known tokens as the lowest that there is.
+    """
+    return alpha * _standardise(bm25) + (1.0 - alpha) * _standardise(inner)
+
+
+Fusion = Callable[[Array, Array, float], Array]
+FUSIONS: dict[str, Fusion] = {"paper": paper, "minmax": minmax, "zscore": zscore, "rrf": rrf}
 
 
 def order(fused: Array, bm25: Array, inner: Array, alpha: float) -> npt.NDArray[np.intp]:
@@ -60,6 +70,13 @@ def _stretch(scores: Array) -> Array:
     if not high > low:
         return np.zeros_like(scores)
     return np.where(np.isfinite(scores), (scores - low) / (high - low), 0.0)
+
+
+def _standardise(scores: Array) -> Array:
+    known = np.isfinite(scores)
+    if not scores[known].max(initial=-np.inf) > scores[known].min(initial=np.inf):
+        return np.zeros_like(scores)
+    return (np.where(known, scores, scores[known].min()) - scores[known].mean()) / scores[known].std()
 
 
 def _reciprocal_rank(scores: Array, ranked: npt.NDArray[np.bool_]) -> Array:

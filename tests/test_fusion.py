@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyte.fusion import FUSIONS, minmax, order, paper, rrf
+from hyte.fusion import FUSIONS, minmax, order, paper, rrf, zscore
 
 NONE = -math.inf
 scores = st.lists(
@@ -30,6 +30,16 @@ def test_minmax_by_hand():
     np.testing.assert_allclose(fused, [1.0, 0.125 + 0.375, 0.0], rtol=1e-14)
 
 
+def test_zscore_by_hand():
+    """Means 5/3 and -8/3, variances 26/9 and 26/9; without a Lorentz score a chunk has the lowest there is."""
+    fused = zscore(np.array([4.0, 1.0, 0.0]), np.array([-1.0, -2.0, -5.0]), 0.25)
+    root = math.sqrt(26) / 3
+    expected = [0.25 * a / root + 0.75 * b / root for a, b in [(7 / 3, 5 / 3), (-2 / 3, 2 / 3), (-5 / 3, -7 / 3)]]
+    np.testing.assert_allclose(fused, expected, rtol=1e-14)
+    unknown = zscore(np.zeros(3), np.array([-1.0, NONE, -3.0]), 0.0)
+    np.testing.assert_allclose(unknown, [1.0, -1.0, -1.0], rtol=1e-14)
+
+
 def test_rrf_by_hand():
     fused = rrf(np.array([4.0, 9.0, 0.0]), np.array([-1.0, NONE, -3.0]), 0.3)
     expected = [0.3 / 62 + 0.7 / 61, 0.3 / 61, 0.7 / 62]
@@ -38,10 +48,12 @@ def test_rrf_by_hand():
 
 @pytest.mark.parametrize("name", FUSIONS)
 @given(pairs=scores, alpha=st.floats(0, 1))
-def test_fused_scores_are_finite_and_in_the_unit_interval(name, pairs, alpha):
+def test_fused_scores_are_finite_and_bounded(name, pairs, alpha):
+    """In the unit interval; standard deviations have no interval, but of n numbers none is sqrt(n) of them away."""
     bm25, inner = map(np.array, zip(*pairs, strict=True))
     fused = FUSIONS[name](bm25, inner, alpha)
-    assert np.all((fused >= 0) & (fused <= 1 + 1e-12))
+    low, high = (-math.sqrt(len(pairs)), math.sqrt(len(pairs))) if name == "zscore" else (0.0, 1.0)
+    assert np.all((fused >= low) & (fused <= high + 1e-12))
 
 
 @pytest.mark.parametrize("name", FUSIONS)
@@ -63,7 +75,7 @@ def test_equal_fused_scores_go_by_inner_product_then_bm25_then_position(name, pa
     assert list(order(fused, bm25, inner, alpha)) == expected
 
 
-@pytest.mark.parametrize("name", ["paper", "minmax"])
+@pytest.mark.parametrize("name", ["paper", "minmax", "zscore"])
 def test_a_side_without_information_does_not_change_the_order_of_the_other(name):
     varied, flat = np.array([3.0, 1.0, 2.0]), np.zeros(3)
     by_bm25 = FUSIONS[name](varied, np.full(3, -2.0), 0.5)
