@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 # Part of the cache's key: raise it whenever reading, tokenising or the arrays change, here, in `lines`, in `sources` or
 # in `hyte.tokenizer`.
 CACHE_FORMAT = 2
-ROWS_AT_ONCE = 1000
+ROWS_AT_ONCE = 100  # a row may have many negatives
 # Tokenised at once. The tokenizer holds some 50 bytes a character, whatever the number and length of the texts.
 CHARACTERS_AT_ONCE = 2_000_000
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 HUB = "hub:"
 HUB_TIMEOUT = 5.0
-ROWS_AT_ONCE = 1000
+ROWS_AT_ONCE = 100  # a row may have many negatives
 COLUMNS = {"query": ["query"], "positive": ["positive"], "negatives": ["negatives"]}
 MAX_WEIGHT = 1e6
 SUFFIX = re.compile(r"\.jsonl?(\.gz)?$|\.gz$")
