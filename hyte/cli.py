@@ -250,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
         default = "the shipped weights" if name == "index" else "the one that the index records"
         command.add_argument("--artifact", type=_path, metavar="A", help=f"artifact folder (default: {default})")
         if name in ("index", "search"):
-            command.add_argument("--fusion", choices=tuple(FUSIONS), help="default: the index's (minmax)")
+            command.add_argument("--fusion", choices=tuple(FUSIONS), help="default: the index's (zscore)")
             command.add_argument(
                 "--alpha", type=float, help="1 is BM25 alone, 0 is Lorentz alone (default: the index's)"
             )

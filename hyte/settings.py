@@ -42,9 +42,9 @@ class Settings:
     tail: str = "exact"
     k1: float = 1.2
     b: float = 0.75
-    fusion: str = "minmax"
-    alpha: float = 0.5
-    candidates: Candidates = 50
+    fusion: str = "zscore"
+    alpha: float = 0.6
+    candidates: Candidates = 200
     feedback: float = 0.0
     feedback_docs: int = 5
 
