@@ -16,8 +16,8 @@ TRAIN = $(BIN)/python -m training.train 'data.pairs=["$(DATA)/train/*.jsonl.gz"]
 RECIPES := hyte hyte-2 teacher teacher-2 oem einstein euclid untrained
 RECIPE_hyte := experiment=hyte
 RECIPE_hyte-2 := experiment=hyte seed=2
-RECIPE_teacher := experiment=hyte_teacher distillation.cache=$(TABLE)/teacher.safetensors
-RECIPE_teacher-2 := $(RECIPE_teacher) seed=2
+RECIPE_teacher := experiment=hyte_teacher distillation.cache=$(TABLE)/teacher.safetensors checkpoint=$(TABLE)/hyte
+RECIPE_teacher-2 := $(RECIPE_teacher)-2 seed=2
 RECIPE_oem := experiment=hyte pooling=oem
 RECIPE_einstein := experiment=hyte pooling=einstein
 RECIPE_euclid := experiment=hyte pooling=mean loss=angle
@@ -64,7 +64,8 @@ $(TABLE)/teacher.safetensors: | .venv
 
 $(TABLE)/%/checkpoint.safetensors: | .venv
 	$(TRAIN) $(RECIPE_$*) out=$(TABLE)/$*
-$(TABLE)/teacher/checkpoint.safetensors $(TABLE)/teacher-2/checkpoint.safetensors: | $(TABLE)/teacher.safetensors
+$(TABLE)/teacher/checkpoint.safetensors: | $(TABLE)/teacher.safetensors $(TABLE)/hyte/checkpoint.safetensors
+$(TABLE)/teacher-2/checkpoint.safetensors: | $(TABLE)/teacher.safetensors $(TABLE)/hyte-2/checkpoint.safetensors
 
 $(TABLE)/%/artifact: $(TABLE)/%/checkpoint.safetensors
 	$(BIN)/python -m export.run checkpoint=$(TABLE)/$* out=$@ && touch $@
@@ -84,7 +85,7 @@ hybrid-%: $(TABLE)/%/artifact
 
 alpha: $(TABLE)/teacher/artifact ## how alpha and M were chosen, on the three dev collections
 	$(BIN)/python -m eval.run -m experiment=hyte artifact=$< collection=$(DEV) retrieval.drop_same_id=false \
-		retrieval.alpha=0.0,0.3,0.4,0.5,0.6,0.7,1.0 retrieval.candidates=50,200,all 'out=$(TABLE)/alpha/$${hydra:job.num}'
+		retrieval.alpha=0.0,0.4,0.5,0.6,0.7,0.8,1.0 retrieval.fusion=minmax,zscore 'out=$(TABLE)/alpha/$${hydra:job.num}'
 	$(BIN)/python -m eval.collect $(TABLE)/alpha/*/metrics.json
 
 recipe: $(TABLE)/teacher.safetensors ## the search of training/RECIPE.md, two hours

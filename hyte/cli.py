@@ -254,7 +254,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--alpha", type=float, help="1 is BM25 alone, 0 is Lorentz alone (default: the index's)"
             )
-            command.add_argument("--candidates", type=_candidates, metavar="M", help="chunks to fuse (50), or 'all'")
+            command.add_argument("--candidates", type=_candidates, metavar="M", help="chunks to fuse (200), or 'all'")
         if name in ("search", "info"):
             command.add_argument("--json", action="store_true", help="print JSON")
     return parser
