@@ -28,9 +28,9 @@ from training.train import CONF, train
 DEV = ("cacm", "medline1033", "squad11_dev")
 LEFT_OUT = ("pubmedqa", "scitldr", "medquad", "qed_nq")
 BASE = [
-    "steps=400",
+    "steps=300",
     "wandb.mode=disabled",
-    "validation.every=400",
+    "validation.every=300",
     "validation.queries=500",
     "validation.drop_same_id=false",
 ]
@@ -52,9 +52,9 @@ ROWS: dict[str, list[str]] = {
     "P = 3": ["pooling.power=3"],
     "lr = 1e-3": ["lr=1e-3"],
     "lr = 6e-3": ["lr=6e-3"],
-    "batch 512, 800 steps": ["batch_size=512", "steps=800", "validation.every=800"],
-    "batch 2,048, 400 steps": ["batch_size=2048"],
-    "1,024, 800 steps": ["steps=800", "validation.every=800"],
+    "batch 512, 600 steps": ["batch_size=512", "steps=600", "validation.every=600"],
+    "batch 2,048": ["batch_size=2048"],
+    "600 steps": ["steps=600", "validation.every=600"],
     "weight_decay = 0.3": ["weight_decay=0.3"],
     "average = 0.99": ["average=0.99"],
     "first 100 tokens": ["max_tokens=100"],
