@@ -1,7 +1,7 @@
 """Average the weights of runs that began alike: `python -m training.average RUN RUN... --out DIR`.
 
-Runs from one start that differ in the order of their batches lie in one basin: the mean of their weights is a model too,
-and a steadier one.
+Runs from one start that differ in the order of their batches lie in one basin: the mean of their weights is a model
+too, and a steadier one.
 """
 
 from __future__ import annotations
