@@ -431,7 +431,7 @@ def test_projection_refuses_shapes_that_do_not_fit():
         with pytest.raises(ValueError, match="even"):
             Projection.from_directions(table, hidden)
     with pytest.raises(ValueError, match="dimensions"):
-        HyteEncoder(np.eye(4, dtype=np.float32), Projection.from_directions(table, 4))
+        HyteEncoder(np.eye(4, dtype=np.float32), Projection.from_directions(table, 2))
 
 
 def test_encoder_does_not_depend_on_neighbours_and_equals_the_numpy_pooling_of_its_baked_rows():

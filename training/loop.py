@@ -164,7 +164,7 @@ class Run:
 
     def _save_weights(self) -> None:
         if parallel.first():
-            state = self.model.constants() | self.weights
+            state = {**self.model.constants(), **self.weights}
             save_checkpoint(self.out / FILE, state, self.config | {"step": self.progress.step})
 
 

@@ -148,7 +148,9 @@ def _rankings(
 def read_corpus(files: list[str]) -> Corpus:
     """Read all pairs. Raises InputError as `read_lines` does."""
     numbers: dict[str, int] = {}
-    texts, queries, places = [], [], []
+    texts: list[str] = []
+    queries: list[str] = []
+    places: list[tuple[int, int, int]] = []
     excluded: defaultdict[str, set[int]] = defaultdict(set)
     for entry in tqdm(read_lines(files), desc="reading", unit=" pairs", disable=None):
         number = numbers.setdefault(key(entry["positive"]), len(numbers))

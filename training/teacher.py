@@ -149,7 +149,8 @@ def _encoder(folder: str, max_tokens: int, batch_size: int, device: str) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"model={folder}: sentence-transformers cannot load it ({reason})") from error
-    positions = getattr(model[0].auto_model.config, "max_position_embeddings", None)
+    first: Any = model[0]
+    positions = getattr(first.auto_model.config, "max_position_embeddings", None)
     if positions is not None and max_tokens > positions:
         raise InputError(f"max_tokens={max_tokens}: the model of {folder} reads at most {positions} tokens")
     model.max_seq_length = max_tokens
