@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,20 @@ def _table(trained: Checkpoint, name: str | None, path: str | None) -> TokenTabl
             f"{table.source}: its tokenizer (sha256 {digest[:12]}) is not the checkpoint's ({expected[:12]}): "
             "name the model it was trained on with tokens=NAME tokens.path=FOLDER"
         )
-    return table
+    return _weighted(table, trained)
+
+
+def _weighted(table: TokenTable, trained: Checkpoint) -> TokenTable:
+    """The table with its rows multiplied by the weights that they had in training, if they had any."""
+    weights = trained.state.get("token_weights")
+    if weights is None:
+        return table
+    if len(weights) != len(table.table):
+        raise InputError(
+            f"{trained.path}: {len(weights)} token weights, the table of {table.source} has {len(table.table)} rows; "
+            "name the model it was trained on with tokens=NAME tokens.path=FOLDER"
+        )
+    return replace(table, table=table.table * weights.numpy()[:, None])
 
 
 def _write(

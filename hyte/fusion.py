@@ -76,7 +76,8 @@ def _standardise(scores: Array) -> Array:
     known = np.isfinite(scores)
     if not scores[known].max(initial=-np.inf) > scores[known].min(initial=np.inf):
         return np.zeros_like(scores)
-    return (np.where(known, scores, scores[known].min()) - scores[known].mean()) / scores[known].std()
+    filled = np.where(known, scores, scores[known].min())
+    return np.asarray((filled - scores[known].mean()) / scores[known].std(), dtype=np.float64)
 
 
 def _reciprocal_rank(scores: Array, ranked: npt.NDArray[np.bool_]) -> Array:

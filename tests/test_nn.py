@@ -366,14 +366,55 @@ def make_encoder(dtype=torch.float32, pooling_name="oem_radial", power=1.0):
     return encoder.to(dtype), table
 
 
-def test_projection_starts_as_the_scaled_projection_on_the_principal_directions():
-    encoder, table = make_encoder()
+def start_of(start, hidden=4, scale=1.5, seed=3):
+    """The projection, the table and its principal directions (DIM, DIM) by SVD, strongest first."""
+    table = make_encoder()[1]
     _, _, directions = np.linalg.svd(table.astype(np.float64), full_matrices=False)
-    expected = 2.0 * table @ directions[:2].T @ directions[:2]
-    np.testing.assert_allclose(encoder.baked(), expected, atol=1e-5)
-    assert encoder.projection.w1.shape == (4, DIM)
-    again = make_encoder()[0]
-    assert torch.equal(encoder.projection.w1, again.projection.w1)
+    projection = Projection.from_directions(table, hidden, scale, start, seed)
+    return projection, table.astype(np.float64), directions
+
+
+def test_start_pairs_is_the_scaled_projection_on_half_as_many_directions():
+    projection, table, directions = start_of("pairs")
+    expected = 1.5 * table @ directions[:2].T @ directions[:2]
+    np.testing.assert_allclose(projection(torch.tensor(table).float()).detach(), expected, atol=1e-5)
+    assert projection.w1.shape == (4, DIM)
+    whole, table, _ = start_of("pairs", 2 * DIM)
+    np.testing.assert_allclose(whole(torch.tensor(table).float()).detach(), 1.5 * table, atol=1e-5)
+
+
+def test_start_directions_is_that_projection_and_a_part_that_is_even():
+    projection, table, directions = start_of("directions")
+    along = table @ directions[:4].T  # |U e| hangs on no sign of U, but U^T |U e| does: take the signs that W1 has
+    signs = np.sign((projection.w1.detach().numpy() * directions[:4]).sum(1))
+    expected = 1.5 * (along @ directions[:4] + np.abs(along) @ (signs[:, None] * directions[:4]))
+    np.testing.assert_allclose(projection(torch.tensor(table).float()).detach(), expected, atol=1e-5)
+    largest = np.abs(projection.w1.detach().numpy()).argmax(1)
+    assert (projection.w1.detach().numpy()[np.arange(4), largest] > 0).all()
+
+
+def test_start_rotated_has_orthonormal_rows_of_the_same_space_in_another_order_for_another_seed():
+    projection, _, directions = start_of("rotated")
+    w1 = projection.w1.detach().double().numpy()
+    np.testing.assert_allclose(w1 @ w1.T, np.eye(4), atol=1e-6)
+    np.testing.assert_allclose(w1.T @ w1, directions[:4].T @ directions[:4], atol=1e-5)
+    assert np.abs(w1 @ directions[:4].T).max() < 0.999  # truly turned
+    torch.testing.assert_close(projection.w2, 3.0 * projection.w1.T)
+    assert torch.equal(projection.w1, start_of("rotated")[0].w1)
+    assert not torch.allclose(projection.w1, start_of("rotated", seed=4)[0].w1, atol=0.01)
+    default = Projection.from_directions(make_encoder()[1], 4, 1.5, seed=3)
+    assert torch.equal(default.w1, projection.w1)
+
+
+def test_starts_have_their_own_limits():
+    table = make_encoder()[1]
+    for start, most in (("pairs", 2 * DIM), ("directions", DIM), ("rotated", DIM)):
+        even = most - most % 2
+        assert Projection.from_directions(table, even, start=start).w1.shape == (even, DIM)
+        with pytest.raises(ValueError, match=f"at most {most} for start={start}"):
+            Projection.from_directions(table, even + 2, start=start)
+    with pytest.raises(ValueError, match="start 'random' is unknown"):
+        Projection.from_directions(table, 4, start="random")
 
 
 def test_projection_is_eq_7_without_bias():
@@ -390,7 +431,7 @@ def test_projection_refuses_shapes_that_do_not_fit():
         with pytest.raises(ValueError, match="even"):
             Projection.from_directions(table, hidden)
     with pytest.raises(ValueError, match="dimensions"):
-        HyteEncoder(np.eye(4, dtype=np.float32), Projection.from_directions(table, 4))
+        HyteEncoder(np.eye(4, dtype=np.float32), Projection.from_directions(table, 2))
 
 
 def test_encoder_does_not_depend_on_neighbours_and_equals_the_numpy_pooling_of_its_baked_rows():

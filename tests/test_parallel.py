@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tests.conftest import ROOT
+from tests.test_hierarchy import write_hierarchy
 from tests.test_run import write_dev
 from tests.test_tokens import save_tiny_bert
 from tests.test_training import toy_pairs, write_lines
@@ -51,25 +52,28 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
     lines = [each | {"negatives": ["red fish", "the dog"][: i % 3]} for i, each in enumerate(toy_pairs())]
     write_lines(tmp_path / "toy.jsonl", lines)
     write_dev(tmp_path / "dev")
+    write_hierarchy(tmp_path / "hierarchy.jsonl")
     monkeypatch.chdir(tmp_path)
     settings = Settings(
         pairs=("toy.jsonl",), out="one", tokens="bge_small", tokens_path=str(bert), hidden=32, steps=5, batch_size=24,
         log_every=1, wandb_mode="disabled", cache="cache", validation_collections=("dev",), validation_every=2,
-        average=0.5,
+        average=0.5, weighting="idf", hierarchy_pairs=("hierarchy.jsonl",), hierarchy_weight=1.0,
+        hierarchy_batch_size=7,
     )  # fmt: skip
     alone = train(settings)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "training.train",
         "data.pairs=[toy.jsonl]", "out=two", "tokens=bge_small", f"tokens.path={bert}", "model.hidden=32", "steps=5",
         "batch_size=24", "log_every=1", "wandb.mode=disabled", "data.cache=cache", "validation.collections=[dev]",
-        "validation.every=2", "average=0.5",
+        "validation.every=2", "average=0.5", "tokens.weighting=idf", "hierarchy.pairs=[hierarchy.jsonl]",
+        "hierarchy.weight=1.0", "hierarchy.batch_size=7",
     ]  # fmt: skip
     variables = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     together = json.loads(done.stdout)  # one process prints
     one, two = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
-    assert len(one) == len(two) == 8
+    assert len(one) == len(two) == 10
     for left, right in zip(one, two, strict=True):
         assert left.keys() == right.keys()
         for key in left.keys() - {"pairs_per_s"}:

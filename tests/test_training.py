@@ -391,7 +391,9 @@ def test_checkpoint_holds_weights_and_plain_configuration(settings, bert):
         assert loaded.config["k"] == 2.0
         assert loaded.config["step"] == 10
         tokens = load_tokens("bge_small", bert)
-        assert loaded.config["tokens"] == tokens.describe() | {"path": str(bert), "digest": digest(tokens.table)}
+        assert loaded.config["tokens"] == tokens.describe() | {
+            "path": str(bert), "weighting": "none", "digest": digest(tokens.table),
+        }  # fmt: skip
         assert loaded.state["log_scale"].exp().item() == pytest.approx(result["scale"])
 
 
@@ -419,6 +421,9 @@ def test_no_steps_save_the_starting_point(settings):
     result = train(settings(steps=0))
     assert result["loss"] is None
     state = load_checkpoint(result["checkpoint"]).state
+    torch.testing.assert_close(state["w2"], 4.0 * state["w1"].T)  # 2 init_scale, of start=rotated
+    pairs = train(settings(steps=0, start="pairs", hidden=64, out=str(Path(result["checkpoint"]).parents[1] / "pairs")))
+    state = load_checkpoint(pairs["checkpoint"]).state
     torch.testing.assert_close(state["w2"], 2.0 * state["w1"].T)
 
 
@@ -587,6 +592,13 @@ def test_damaged_checkpoints_are_one_line(settings, tmp_path):
         ({"validation_queries": 1.5}, "validation.queries must be a whole number"),
         ({"validation_collections": (5,)}, "validation.collections must be a list of file names"),
         ({"validation_split": None}, "validation.split must be text"),
+        ({"start": "random"}, "model.start='random' is unknown: use one of rotated, directions, pairs"),
+        ({"weighting": "tfidf"}, "tokens.weighting='tfidf' is unknown: use one of none, idf"),
+        ({"distillation_weight": 1.5}, "distillation.weight=1.5 is out of range"),
+        ({"distillation_only": True}, "distillation.only=true needs a teacher's cache"),
+        ({"hierarchy_weight": 0.5}, "hierarchy.weight=0.5: name pairs with hierarchy.pairs"),
+        ({"hierarchy_margin": -1.0}, "hierarchy.margin=-1.0 is out of range"),
+        ({"hierarchy_pairs": (5,)}, "hierarchy.pairs must be a list of file names"),
     ],
 )
 def test_bad_setting_is_named_before_anything_starts(settings, changes, message):
@@ -605,8 +617,9 @@ def test_settings_survive_the_configuration(settings):
 def test_some_settings_only_show_when_the_model_is_built(settings):
     with pytest.raises(InputError, match="pooling=trained takes the pooling of a checkpoint"):
         train(settings(pooling="trained"))
-    with pytest.raises(InputError, match="model.hidden=66 must be even and at most 64"):
-        train(settings(hidden=66))
+    for start, most in (("rotated", 32), ("directions", 32), ("pairs", 64)):
+        with pytest.raises(InputError, match=rf"model.hidden=66 must be even and at most {most} \(start={start}\)"):
+            train(settings(hidden=66, start=start))
     with pytest.raises(InputError, match="device=nonsense cannot be used"):
         train(settings(device="nonsense"))
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyte.errors import InputError
-from training.data import Ints, Pairs, starts
+from training.data import Ints, Pairs, ranges, starts
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,13 @@ def collate(pairs: Pairs, rows: Ints) -> Batch:
     queries, extra = pairs.first[rows], pairs.first[rows + 1] - pairs.first[rows] - 2
     if pairs.negatives is not None:
         extra = np.minimum(extra, pairs.negatives)
-    negatives = _ranges(queries + 2, extra)
+    negatives = ranges(queries + 2, extra)
     negatives = negatives[pairs.offsets[negatives + 1] > pairs.offsets[negatives]]
     texts = np.concatenate([queries, queries + 1, negatives])
     sizes = pairs.offsets[texts + 1] - pairs.offsets[texts]
-    flat = _ranges(pairs.offsets[texts], sizes)
+    flat = ranges(pairs.offsets[texts], sizes)
     distinct, ids = np.unique(pairs.ids[flat], return_inverse=True)
     return Batch(
         rows, distinct.astype(np.int64), ids.astype(np.int64), pairs.counts[flat],
         starts(sizes)[:-1], pairs.hashes[texts],
     )  # fmt: skip
-
-
-def _ranges(first: Ints, sizes: Ints) -> Ints:
-    """Concatenation of the ranges first .. first + size - 1."""
-    ends = starts(sizes)
-    return np.repeat(first - ends[:-1], sizes) + np.arange(ends[-1])

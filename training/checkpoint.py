@@ -37,6 +37,7 @@ class Checkpoint:
 
     Attributes:
         state: `w1` (hidden, d), `w2` (d, hidden) and, unless it is a published pair, the scalar `log_scale`; float32.
+            With tokens.weighting also `token_weights` (V,), by which each token's unit row is multiplied.
             Of `last.safetensors` also what `training.state` adds.
         config: plain data: `k`, `pooling` (`name`, `power`), `tokens` (`name`, `path`, and what
             `TokenTable.describe` gives, with `tokenizer_sha256`), and the settings of the run.
@@ -107,4 +108,20 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
     for name, weight in (("W1", w1), ("W2", w2)):
         if not (weight.is_floating_point() and bool(torch.isfinite(weight).all())):
             raise InputError(f"{checkpoint.path}: {name} is not all finite floating-point numbers; train again")
+    _check_token_weights(checkpoint)
     return checkpoint
+
+
+def _check_token_weights(checkpoint: Checkpoint) -> None:
+    tokens, weights = checkpoint.config["tokens"], checkpoint.state.get("token_weights")
+    weighting = tokens.get("weighting", "none")
+    if (weights is None) != (weighting == "none"):
+        found = "none" if weights is None else "some"
+        raise InputError(f"{checkpoint.path}: tokens.weighting={weighting} and {found} token_weights; train again")
+    if weights is None:
+        return
+    rows = tokens.get("rows", len(weights) if weights.ndim else 0)
+    if weights.ndim != 1 or len(weights) != rows:
+        raise InputError(f"{checkpoint.path}: token_weights {tuple(weights.shape)} must be ({rows},); train again")
+    if not (weights.is_floating_point() and bool((torch.isfinite(weights) & (weights >= 0)).all())):
+        raise InputError(f"{checkpoint.path}: token_weights must be finite and 0 or more; train again")

@@ -96,6 +96,14 @@ class Pairs:
         ends = np.searchsorted(self.file, np.arange(1, len(self.files)))
         return np.split(self.usable, np.searchsorted(self.usable, ends))
 
+    def positive_counts(self, tokens: int) -> tuple[Ints, Ints]:
+        """Of each token id below `tokens`: how many usable pairs' positives hold it (V,), and its occurrences (V,)."""
+        positives = self.first[self.usable] + 1
+        places = ranges(self.offsets[positives], self.offsets[positives + 1] - self.offsets[positives])
+        ids = self.ids[places]
+        occurrences = np.bincount(ids, weights=self.counts[places], minlength=tokens)
+        return np.bincount(ids, minlength=tokens), occurrences.astype(np.int64)
+
     def describe(self) -> list[dict[str, Any]]:
         """Name, number of usable pairs, weight, and of a hub set the commit, of each source as plain data."""
         rows, weights = self.by_source(), self.weights or (1.0,) * len(self.files)
@@ -234,6 +242,12 @@ def starts(sizes: npt.ArrayLike) -> Ints:
     found = np.zeros(len(np.asarray(sizes)) + 1, dtype=np.int64)
     np.cumsum(sizes, out=found[1:])
     return found
+
+
+def ranges(first: Ints, sizes: Ints) -> Ints:
+    """Concatenation of the ranges first .. first + size - 1."""
+    ends = starts(sizes)
+    return np.repeat(first - ends[:-1], sizes) + np.arange(ends[-1])
 
 
 def _open(folder: Path, files: tuple[str, ...]) -> Pairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,18 +34,21 @@ class Teacher:
     line: Ints
     digests: tuple[str, ...]
 
-    def rows(self, pairs: Pairs) -> Ints:
-        """The row here of each row of `pairs`, -1 where there is none: (all rows of `pairs`,)."""
-        found = np.full(len(pairs.line), -1, dtype=np.int64)
-        here = {digest: number for number, digest in enumerate(self.digests)}
-        for number, name in enumerate(pairs.files):
-            known = here.get(sha256(name)) if Path(name).is_file() else None
-            if known is None:
+    def rows(self, files: Sequence[str], file: Ints, line: Ints) -> Ints:
+        """The row here of each pair (n,), given by its file's number in `files` and its line; -1 where there is none.
+
+        Files are told by their contents, wherever they lie.
+        """
+        found = np.full(len(line), -1, dtype=np.int64)
+        digests = np.array(self.digests)
+        for number, name in enumerate(files):
+            copies = np.flatnonzero(digests == sha256(name)) if Path(name).is_file() else ()
+            mine, theirs = np.flatnonzero(np.isin(self.file, copies)), np.flatnonzero(file == number)
+            if len(mine) == 0:  # a cache that is not finished may have none of a file yet
                 continue
-            mine, theirs = np.flatnonzero(self.file == known), np.flatnonzero(pairs.file == number)
             order = mine[np.argsort(self.line[mine])]
-            places = np.searchsorted(self.line[order], pairs.line[theirs]).clip(max=len(order) - 1)
-            same = self.line[order[places]] == pairs.line[theirs]
+            places = np.searchsorted(self.line[order], line[theirs]).clip(max=len(order) - 1)
+            same = self.line[order[places]] == line[theirs]
             found[theirs[same]] = order[places[same]]
         return found
 
@@ -58,12 +62,14 @@ def load_teacher(path: str | Path) -> Teacher:
             metadata = json.loads((tensors.metadata() or {})["config"])
             queries, positives = tensors.get_tensor("queries"), tensors.get_tensor("positives")
             file, line = tensors.get_tensor("file"), tensors.get_tensor("line")
-        digests = tuple(metadata["digests"])
+        digests = tuple(map(str, metadata["digests"]))
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"{path}: not a whole cache of training.teacher ({error}); make it again") from error
-    if not (queries.ndim == 2 and queries.shape == positives.shape and len(queries) == len(file) == len(line)):
+    if not (queries.ndim == 2 and queries.shape == positives.shape and file.shape == line.shape == queries.shape[:1]):
         shapes = f"{queries.shape}, {positives.shape}, {file.shape}, {line.shape}"
         raise InputError(f"{path}: queries, positives, file and line do not fit each other ({shapes}); make it again")
+    if not (np.isfinite(queries).all() and np.isfinite(positives).all()):
+        raise InputError(f"{path}: an embedding is not finite; make it again")
     return Teacher(queries, positives, file, line, digests)
 
 
@@ -91,16 +97,17 @@ class Distillation:
         weight: share of the teacher's loss, 0 to 1.
         temperature: its cosines are divided by it; above 0.
 
-    Raises InputError where the cache cannot be read, or knows none of the pairs.
+    Raises InputError where the cache cannot be read, or knows fewer than two of the pairs.
     """
 
     def __init__(self, path: str | Path, pairs: Pairs, weight: float, temperature: float) -> None:
         self.teacher, self.weight, self.temperature = load_teacher(path), weight, temperature
-        self.rows = self.teacher.rows(pairs)
+        self.rows = self.teacher.rows(pairs.files, pairs.file, pairs.line)
         self.sha256 = sha256(path)
-        if len(self.usable(pairs)) < 2:
+        known = len(self.usable(pairs))
+        if known < 2:
             names = ", ".join(pairs.files[:3])
-            raise InputError(f"{path}: made from other files than {names}: it knows none of {len(pairs)} pairs")
+            raise InputError(f"{path}: made from other files than {names}: it knows {known} of {len(pairs)} pairs")
 
     def usable(self, pairs: Pairs) -> Ints:
         """The usable rows of `pairs` that the teacher knows."""

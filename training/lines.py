@@ -18,20 +18,24 @@ from hyte.errors import InputError
 from hyte.tokenizer import utf8
 
 GZIP_MAGIC = b"\x1f\x8b"
+COLUMNS = ("query", "positive")
 
 
-def find_files(patterns: str | Path | Sequence[str | Path]) -> list[str]:
-    """Paths of the files that names and glob patterns stand for, each once. Raises InputError where one finds none."""
+def find_files(patterns: str | Path | Sequence[str | Path], setting: str = "data.pairs") -> list[str]:
+    """Paths of the files that names and glob patterns stand for, each once.
+
+    Raises InputError, which names `setting`, where one finds none.
+    """
     found: dict[str, None] = {}
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         # A name that exists is taken as it stands, even with * or [ in it.
         names = [str(pattern)] if Path(pattern).exists() else sorted(glob.glob(str(pattern), recursive=True))
         names = [name for name in names if Path(name).is_file()]
         if not names:
-            raise InputError(f"data.pairs: no file {pattern} (looked from {Path.cwd()})")
+            raise InputError(f"{setting}: no file {pattern} (looked from {Path.cwd()})")
         found.update(dict.fromkeys(names))
     if not found:
-        raise InputError("data.pairs is empty: give data.pairs=[FILE.jsonl.gz,...] with lines of query and positive")
+        raise InputError(f"{setting} is empty: give {setting}=[FILE.jsonl.gz,...] with lines of query and positive")
     return list(found)
 
 
@@ -49,6 +53,15 @@ def read_lines(files: Sequence[str]) -> Iterator[dict[str, Any]]:
         raise InputError(f"{', '.join(files[:3])}: no pairs in {len(files)} file(s), every line is empty")
 
 
+def read_texts(files: Sequence[str], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """As `read_lines`, of lines with other columns, each a text: dicts of these, file and line."""
+    for number, name in enumerate(files):
+        for line, raw in _numbered(name):
+            where = f"{name}:{line}"
+            entry = _object(raw, where, columns)
+            yield {**{column: _text(entry[column], column, where) for column in columns}, "file": number, "line": line}
+
+
 def _numbered(name: str) -> Iterator[tuple[int, bytes]]:
     with open(name, "rb") as file:
         zipped = file.read(2) == GZIP_MAGIC
@@ -64,20 +77,30 @@ def _numbered(name: str) -> Iterator[tuple[int, bytes]]:
 
 def parse_line(raw: bytes, where: str) -> dict[str, Any]:
     """One line as a dict of query, positive and negatives; `where` names it in the InputError for a bad one."""
+    return check_entry(_object(raw, where, COLUMNS), where)
+
+
+def _object(raw: bytes, where: str, columns: Sequence[str]) -> dict[str, Any]:
+    """A JSON object that has these columns."""
     try:
         entry = json.loads(raw)
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 end here too
         raise InputError(f"{where}: not JSON in UTF-8 ({error}); every line must be one JSON object") from error
     if not isinstance(entry, dict):
-        raise InputError(f"{where}: expected an object with query and positive, not {type(entry).__name__}")
-    return check_entry(entry, where)
+        raise InputError(f"{where}: expected an object with {' and '.join(columns)}, not {type(entry).__name__}")
+    _check_columns(entry, where, columns)
+    return entry
+
+
+def _check_columns(entry: dict[str, Any], where: str, columns: Sequence[str]) -> None:
+    for column in columns:
+        if column not in entry:
+            raise InputError(f"{where}: no column {column!r}; the line has {', '.join(map(repr, entry)) or 'none'}")
 
 
 def check_entry(entry: dict[str, Any], where: str) -> dict[str, Any]:
     """A dict of query, positive and negatives, all of them texts; `where` names it in the InputError for a bad one."""
-    for column in ("query", "positive"):
-        if column not in entry:
-            raise InputError(f"{where}: no column {column!r}; the line has {', '.join(map(repr, entry)) or 'none'}")
+    _check_columns(entry, where, COLUMNS)
     negatives = entry.get("negatives") or []
     if not isinstance(negatives, list):
         raise InputError(f"{where}: negatives must be a list of texts, not {type(negatives).__name__}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from training.batches import Batch, batches, collate
 from training.checkpoint import FILE, Checkpoint, save_checkpoint
 from training.data import Pairs
 from training.distillation import Distillation, Lesson
+from training.hierarchy import Hierarchy
 from training.logs import Metrics
 from training.model import Model, optimiser, rate
 from training.settings import Settings
@@ -42,6 +43,7 @@ class Run:
         validator: scores weights; None without validation, and in all processes but the first.
         last: where an earlier run stopped; None starts at step 0.
         distillation: what a teacher says of the pairs; None without one.
+        hierarchy: pairs of a general and a specific text; None without any.
     """
 
     def __init__(
@@ -52,9 +54,10 @@ class Run:
         validator: Validator | None = None,
         last: Checkpoint | None = None,
         distillation: Distillation | None = None,
+        hierarchy: Hierarchy | None = None,
     ) -> None:
         self.model, self.settings, self.config, self.validator = model, settings, config, validator
-        self.out, self.distillation = Path(settings.out), distillation
+        self.out, self.distillation, self.hierarchy = Path(settings.out), distillation, hierarchy
         self.optimiser = optimiser(model, settings.lr, settings.weight_decay)
         averaged = model.state() if settings.average else {}
         self.average = {name: parameter.detach().clone() for name, parameter in averaged.items()}
@@ -79,6 +82,8 @@ class Run:
         hidden = None if parallel.first() else True
         bar = tqdm(total=settings.steps, initial=progress.step, desc="training", unit="step", disable=hidden)
         busy = 0.0
+        if progress.step == 0:
+            self._log_order(metrics)
         while not progress.finished(settings):
             since = time.perf_counter()
             batch = collate(pairs, next(order))
@@ -90,6 +95,8 @@ class Run:
             if self._due(settings.log_every):
                 speed, busy = len(progress.losses) * len(batch.rows) / busy, 0.0
                 self._log(metrics, lr=lr, grad_norm=norm, scale=self.model.scale, pairs_per_s=speed)
+                if progress.finished(settings):
+                    self._log_order(metrics)
                 bar.set_postfix(loss=f"{progress.loss:.4f}", refresh=False)
             if progress.step % settings.save_every == 0 and not progress.finished(settings):
                 self.save()
@@ -104,7 +111,8 @@ class Run:
         settings, progress = self.settings, self.progress
         lr = settings.lr * rate(progress.step, settings.steps, settings.warmup)
         lesson = None if self.distillation is None else self.distillation.lesson(batch.rows)
-        loss, norm = train_step(self.model, self.optimiser, batch, lr, settings.clip, lesson)
+        order = None if self.hierarchy is None else self.hierarchy.at(progress.step)
+        loss, norm = train_step(self.model, self.optimiser, batch, lr, settings.clip, lesson, order)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise InputError(explain(progress.step + 1, loss, norm, pairs.where(batch.rows), self.out))
         progress.step += 1
@@ -117,8 +125,16 @@ class Run:
     def _log(self, metrics: Metrics, **values: float) -> None:
         progress = self.progress
         progress.loss = float(np.mean(progress.losses))
-        metrics.write(step=progress.step, loss=progress.loss, **values)
+        last = {} if self.hierarchy is None else self.hierarchy.last
+        metrics.write(step=progress.step, loss=progress.loss, **values, **last)
         progress.losses = []
+
+    def _log_order(self, metrics: Metrics) -> None:
+        """How many of the held-out pairs of the hierarchy are in order, before the first and after the last step."""
+        if self.hierarchy is not None and parallel.first():
+            share = self.hierarchy.in_order(self.model.encoder, self.weights)
+            metrics.write(step=self.progress.step, hierarchy_in_order=share)
+            log.info("step %d: %.4f of the held-out pairs are in order", self.progress.step, share)
 
     def validate(self, metrics: Metrics) -> None:
         """Score the weights, and keep them in `checkpoint.safetensors` if they are the best so far."""
@@ -148,17 +164,29 @@ class Run:
 
     def _save_weights(self) -> None:
         if parallel.first():
-            save_checkpoint(self.out / FILE, self.weights, self.config | {"step": self.progress.step})
+            state = {**self.model.constants(), **self.weights}
+            save_checkpoint(self.out / FILE, state, self.config | {"step": self.progress.step})
 
 
 def train_step(
-    model: Model, chosen: torch.optim.Optimizer, batch: Batch, lr: float, clip: float, lesson: Lesson | None = None
+    model: Model,
+    chosen: torch.optim.Optimizer,
+    batch: Batch,
+    lr: float,
+    clip: float,
+    lesson: Lesson | None = None,
+    order: Callable[[Model], Tensor] | None = None,
 ) -> tuple[float, float]:
-    """One step: the loss and the gradient's norm before clipping. The weights only change if both are finite."""
+    """One step: the loss and the gradient's norm before clipping. The weights only change if both are finite.
+
+    `order` gives what is added to the loss of the batch, a scalar.
+    """
     for group in chosen.param_groups:
         group["lr"] = lr
     chosen.zero_grad(set_to_none=True)
     loss = model(batch, lesson)
+    if order is not None:
+        loss = loss + order(model)
     (loss / parallel.size()).backward()  # every process has the whole loss, and the gradients are summed
     parallel.sum_gradients(model.parameters())
     value, norm = loss.item(), float(nn.utils.clip_grad_norm_(model.parameters(), clip))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ class Model(nn.Module):
         super().__init__()
         self.encoder, self.loss = encoder, loss
         self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
+        self.token_weights: Tensor | None = None
 
     def forward(self, batch: Batch, lesson: Lesson | None = None) -> Tensor:
         """Loss of a batch, a scalar: InfoNCE, mixed with what a teacher says of it."""
@@ -62,6 +64,15 @@ class Model(nn.Module):
     def limit_scale(self) -> None:
         """Keep the factor at most `MAX_SCALE`."""
         self.log_scale.clamp_(max=math.log(MAX_SCALE))
+
+    def weigh(self, weights: npt.NDArray[np.float32]) -> None:
+        """Multiply each token's row by its weight (V,), once; they go into checkpoints as `constants`."""
+        self.token_weights = self._tensor(weights)
+        self.encoder.table = self.encoder.table * self.token_weights[:, None]
+
+    def constants(self) -> dict[str, Tensor]:
+        """What does not learn, by the name that it has in a checkpoint."""
+        return {} if self.token_weights is None else {"token_weights": self.token_weights}
 
     def state(self) -> dict[str, nn.Parameter]:
         """What learns, by the name that it has in a checkpoint."""

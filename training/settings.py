@@ -13,7 +13,7 @@ from hyte.nn.projection import STARTS
 from hyte.pooling import POOLINGS, WITH_POWER
 from training.losses import LOSSES
 from training.sources import check_columns, check_weights
-from training.tokens import LOADERS
+from training.tokens import LOADERS, WEIGHTINGS
 
 WANDB_MODES = ("offline", "online", "disabled")
 INF = math.inf
@@ -35,6 +35,9 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "init_scale": (float, 1e-6, 1e6),
     "distillation_weight": (float, 0.0, 1.0),
     "distillation_temperature": (float, 1e-6, 1e6),
+    "hierarchy_weight": (float, 0.0, 1e6),
+    "hierarchy_margin": (float, 0.0, 1e6),
+    "hierarchy_batch_size": (int, 1, 10**6),
     "seed": (int, 0, 2**63 - 1),
     "average": (float, 0.0, 0.999999),
     "log_every": (int, 1, 10**9),
@@ -45,6 +48,7 @@ RANGES: dict[str, tuple[type, float, float]] = {
 }
 CHOICES = {
     "tokens": tuple(LOADERS),
+    "weighting": WEIGHTINGS,
     "pooling": (*POOLINGS, "trained"),
     "start": STARTS,
     "loss": LOSSES,
@@ -53,7 +57,7 @@ CHOICES = {
     "distillation_only": (True, False),
     "validation_drop_same_id": (True, False),
 }
-LISTS = ("pairs", "validation_collections")
+LISTS = ("pairs", "validation_collections", "hierarchy_pairs")
 # Where a setting stands in `conf/train.yaml`, if not under its own name.
 PLACES = {
     "pairs": "data.pairs",
@@ -64,6 +68,7 @@ PLACES = {
     "negatives": "data.negatives",
     "tokens": "tokens.name",
     "tokens_path": "tokens.path",
+    "weighting": "tokens.weighting",
     "pooling": "pooling.name",
     "power": "pooling.power",
     "hidden": "model.hidden",
@@ -73,6 +78,10 @@ PLACES = {
     "distillation_weight": "distillation.weight",
     "distillation_temperature": "distillation.temperature",
     "distillation_only": "distillation.only",
+    "hierarchy_pairs": "hierarchy.pairs",
+    "hierarchy_weight": "hierarchy.weight",
+    "hierarchy_margin": "hierarchy.margin",
+    "hierarchy_batch_size": "hierarchy.batch_size",
     "validation_collections": "validation.collections",
     "validation_split": "validation.split",
     "validation_every": "validation.every",
@@ -100,6 +109,7 @@ class Settings:
     out: str
     tokens: str = "minilm"
     tokens_path: str | None = None
+    weighting: str = "none"
     cache: str | None = None
     weights: dict[str, float] | None = None
     columns: dict[str, str | list[str]] | None = None
@@ -126,6 +136,10 @@ class Settings:
     distillation_weight: float = 0.5
     distillation_temperature: float = 0.05
     distillation_only: bool = False
+    hierarchy_pairs: tuple[str, ...] = ()
+    hierarchy_weight: float = 0.0
+    hierarchy_margin: float = 0.1
+    hierarchy_batch_size: int = 256
     seed: int = 1
     resume: bool = False
     device: str = "auto"
@@ -145,6 +159,10 @@ class Settings:
             _check(field.name, getattr(self, field.name))
         if self.power is not None and self.pooling not in ("trained", *WITH_POWER):
             raise InputError(f"pooling.power={self.power}: pooling={self.pooling} has no P; leave it null")
+        if self.distillation_only and self.distillation_cache is None:
+            raise InputError("distillation.only=true needs a teacher's cache: name one with distillation.cache=FILE")
+        if self.hierarchy_weight and not self.hierarchy_pairs:
+            raise InputError(f"hierarchy.weight={self.hierarchy_weight}: name pairs with hierarchy.pairs=[FILES]")
 
     def plain(self) -> dict[str, Any]:
         """As nested plain data, in the layout of `conf/train.yaml`."""

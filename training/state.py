@@ -24,7 +24,7 @@ from training.settings import Settings, flattened
 # Settings that may change when a run goes on: they do not change what it computes. `data.pairs` is compared by content.
 FREE = (
     "out", "device", "log_every", "save_every", "validation.patience", "wandb.mode", "wandb.project",
-    "data.pairs", "data.cache", "data.sources", "distillation.cache", "tokens.path", "tokens.source",
+    "data.pairs", "data.cache", "data.sources", "distillation.cache", "hierarchy.pairs", "tokens.path", "tokens.source",
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def save_last(
     config: dict[str, Any],
 ) -> None:
     """Write `last.safetensors` whole or not at all. Raises InputError where a value is not finite."""
-    state: dict[str, Tensor] = dict(model.state())
+    state: dict[str, Tensor] = model.constants() | model.state()
     for name, parameter in model.state().items():
         state |= {f"adamw.{name}.{key}": value for key, value in optimiser.state[parameter].items()}
     state |= {f"average.{name}": value for name, value in average.items()}

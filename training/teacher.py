@@ -47,19 +47,24 @@ def embed_pairs(
 ) -> dict[str, Any]:
     """Embed at most `per_source` pairs of each file and write them to `out`, going on from what is there.
 
-    Returns plain data: `out`, `pairs`, `bytes`, `sha256` of the file, `seconds` of this call.
+    Returns plain data: `out`, `pairs`, `bytes`, `sha256` of the file, `seconds` of this call. Raises InputError for bad
+    input, and where `out` holds something else.
     """
+    check_numbers({"per_source": 1 if per_source is None else per_source}, 1)
+    check_numbers({"max_tokens": max_tokens, "batch_size": batch_size}, 1)
+    check_numbers({"seed": seed}, 0)
     started, files = time.perf_counter(), find_files(patterns)
     folder = str(model or minilm_folder())
     config = {
         "model": model or "all-MiniLM-L6-v2", "per_source": per_source, "max_tokens": max_tokens, "seed": seed,
         "files": [Path(name).name for name in files], "digests": [sha256(name) for name in files],
     }  # fmt: skip
+    queries, positives = _made(Path(out), config)  # first: it is quicker to be wrong
     file, line = sample(files, per_source, seed)
-    queries, positives = _made(Path(out), config)
-    encode = _encoder(folder, max_tokens, batch_size, device)
+    encode = _encoder(folder, max_tokens, batch_size, device) if len(queries) < len(line) else None
     with tqdm(total=len(line), initial=len(queries), desc="teacher", unit=" pairs", disable=None) as bar:
         for texts in _parts(files, file, line, len(queries)):
+            assert encode is not None
             queries = _joined(queries, encode([query for query, _ in texts]))
             positives = _joined(positives, encode([text for _, text in texts]))
             count = len(queries)
@@ -80,10 +85,25 @@ def _joined(rows: Vectors, more: Vectors) -> Vectors:
 def sample(files: list[str], per_source: int | None, seed: int) -> tuple[Ints, Ints]:
     """File numbers (n,) and lines (n,) of at most `per_source` pairs of each file, all in one seeded order."""
     places = np.array([(entry["file"], entry["line"]) for entry in read_lines(files)], dtype=np.int64)
-    rng = np.random.default_rng(seed)
-    kept = [rng.permutation(np.flatnonzero(places[:, 0] == number))[:per_source] for number in range(len(files))]
-    chosen = places[rng.permutation(np.concatenate(kept))]
+    chosen = places[chosen_rows(places[:, 0], len(files), per_source, seed)]
     return chosen[:, 0].copy(), chosen[:, 1].copy()
+
+
+def chosen_rows(file: Ints, files: int, per_source: int | None, seed: int) -> Ints:
+    """Rows of `file` (n,) that are taken: at most `per_source` of each of the files, all in one seeded order.
+
+    With the same seed a smaller sample of a file is part of a larger one.
+    """
+    rng = np.random.default_rng(seed)
+    kept = [rng.permutation(np.flatnonzero(file == number))[:per_source] for number in range(files)]
+    return np.asarray(rng.permutation(np.concatenate(kept)))
+
+
+def check_numbers(given: dict[str, Any], low: int) -> None:
+    """Raises InputError where one of these settings is no whole number of at least `low`."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise InputError(f"{name}={value!r} must be a whole number, {low} or more")
 
 
 def _parts(files: list[str], file: Ints, line: Ints, done: int) -> Iterator[list[tuple[str, str]]]:
@@ -129,6 +149,10 @@ def _encoder(folder: str, max_tokens: int, batch_size: int, device: str) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"model={folder}: sentence-transformers cannot load it ({reason})") from error
+    first: Any = model[0]
+    positions = getattr(first.auto_model.config, "max_position_embeddings", None)
+    if positions is not None and max_tokens > positions:
+        raise InputError(f"max_tokens={max_tokens}: the model of {folder} reads at most {positions} tokens")
     model.max_seq_length = max_tokens
 
     def encode(texts: list[str]) -> Vectors:

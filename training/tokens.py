@@ -20,6 +20,8 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 MINILM_KEY = "embeddings.word_embeddings.weight"
 HUB_TIMEOUT = 5.0
 
+WEIGHTINGS = ("none", "idf")
+
 Table = npt.NDArray[np.float32]
 
 
@@ -62,6 +64,26 @@ def load_tokens(name: str, path: str | Path | None = None) -> TokenTable:
     table, tokenizer, source = LOADERS[name](None if path is None else Path(path))
     check_fit(table, tokenizer, source)
     return TokenTable(unit_rows(table, source), tokenizer, name, source)
+
+
+def idf_weights(texts: int, holding: npt.ArrayLike, occurrences: npt.ArrayLike) -> Table:
+    """A weight for each token, (V,): ln((N + 1) / (df + 1)), scaled so that its mean over all occurrences is 1.
+
+    Args:
+        texts: N.
+        holding: (V,) df, how many of them hold the token.
+        occurrences: (V,) how often it stands there.
+
+    Raises InputError where every token that occurs stands in every text: then all have weight 0.
+    """
+    idf = np.log((texts + 1) / (np.asarray(holding, dtype=np.float64) + 1))
+    times = np.asarray(occurrences, dtype=np.float64)
+    mean = float(idf @ times / max(times.sum(), 1.0))
+    if not mean > 0:
+        raise InputError(
+            f"tokens.weighting=idf: every token stands in all {texts} positives; use tokens.weighting=none"
+        )
+    return np.asarray(idf / mean, dtype=np.float32)
 
 
 def unit_rows(table: npt.NDArray[Any], source: str) -> Table:

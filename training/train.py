@@ -25,13 +25,14 @@ from training.batches import batch_size, check_enough
 from training.checkpoint import FILE, Checkpoint, load_checkpoint
 from training.data import Pairs, load_pairs
 from training.distillation import Distillation
+from training.hierarchy import Hierarchy
 from training.logs import METRICS, Metrics, read_metrics, start_wandb
 from training.loop import Run
 from training.model import Model
 from training.settings import Settings, from_config
 from training.sources import find_sources
 from training.state import Progress, check_same, describe_pairs, digest, load_last
-from training.tokens import TokenTable, load_tokens
+from training.tokens import TokenTable, idf_weights, load_tokens
 from training.validation import Validator
 
 log = logging.getLogger(__name__)
@@ -93,15 +94,19 @@ def _start(settings: Settings, last: Checkpoint | None, device: torch.device) ->
         pairs = pairs_of(settings, tokens)
     log.info("%d pairs, %d distinct tokens in texts, from %d source(s)", len(pairs), len(pairs.ids), len(pairs.files))
     check_enough(pairs)  # before the records of an earlier run in this folder go
-    distillation = _distillation(settings, pairs)
-    if distillation is not None:
-        config["distillation"]["sha256"] = distillation.sha256
-        pairs = distillation.narrowed(pairs) if settings.distillation_only else pairs
+    distillation, hierarchy = _distillation(settings, pairs), _hierarchy(settings, tokens)
+    # Recorded where there is none too: a run does not go on without what it began with.
+    config["distillation"]["sha256"] = distillation and distillation.sha256
+    config["hierarchy"]["digest"] = hierarchy and hierarchy.digest
+    if distillation is not None and settings.distillation_only:
+        pairs = distillation.narrowed(pairs)
+    if settings.weighting == "idf":
+        model.weigh(idf_weights(len(pairs), *pairs.positive_counts(len(tokens.table))))
     config["data"] |= describe_pairs(pairs)
     config["data"] |= {"sources": pairs.describe(), "batch": batch_size(pairs, settings.batch_size)}
     if last is not None:
         check_same(last, config)
-    return Run(model, settings, config, validator, last, distillation), pairs
+    return Run(model, settings, config, validator, last, distillation, hierarchy), pairs
 
 
 def _distillation(settings: Settings, pairs: Pairs) -> Distillation | None:
@@ -109,6 +114,13 @@ def _distillation(settings: Settings, pairs: Pairs) -> Distillation | None:
         return None
     weight, temperature = settings.distillation_weight, settings.distillation_temperature
     return Distillation(settings.distillation_cache, pairs, weight, temperature)
+
+
+def _hierarchy(settings: Settings, tokens: TokenTable) -> Hierarchy | None:
+    if not settings.hierarchy_pairs:
+        return None
+    weight, margin, size = settings.hierarchy_weight, settings.hierarchy_margin, settings.hierarchy_batch_size
+    return Hierarchy(settings.hierarchy_pairs, tokens.tokenizer, weight, margin, size, settings.seed)
 
 
 def _validator(settings: Settings, model: Model, tokens: TokenTable) -> Validator | None:
@@ -224,7 +236,8 @@ def _projection(settings: Settings, tokens: TokenTable, start: Checkpoint | None
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """What of a checkpoint's configuration does not agree with this run's: its key, both values."""
     places = [("k", old.get("k"), new["k"])]
-    for group, name in (("pooling", "name"), ("pooling", "power"), ("tokens", "name"), ("tokens", "tokenizer_sha256")):
+    for key in ("pooling.name", "pooling.power", "tokens.name", "tokens.weighting", "tokens.tokenizer_sha256"):
+        group, _, name = key.partition(".")
         places.append((f"{group}.{name}", old.get(group, {}).get(name), new[group][name]))
     return [place for place in places if place[1] is not None and place[1] != place[2]]
 
