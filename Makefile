@@ -13,7 +13,7 @@ EVALUATE = $(BIN)/python -m eval.run -m collection=$(TEST) 'out=$(TABLE)/eval/$@
 TRAIN = $(BIN)/python -m training.train 'data.pairs=["$(DATA)/train/*.jsonl.gz"]' wandb.mode=disabled
 
 # The trained rows of the README's table, and what each says to training.train.
-RECIPES := hyte hyte-2 teacher teacher-2 oem einstein euclid untrained
+RECIPES := hyte hyte-2 teacher teacher-2 oem einstein euclid idf untrained hierarchy
 RECIPE_hyte := experiment=hyte
 RECIPE_hyte-2 := experiment=hyte seed=2
 RECIPE_teacher := experiment=hyte_teacher distillation.cache=$(TABLE)/teacher.safetensors checkpoint=$(TABLE)/hyte
@@ -21,8 +21,9 @@ RECIPE_teacher-2 := $(RECIPE_teacher)-2 seed=2
 RECIPE_oem := experiment=hyte pooling=oem
 RECIPE_einstein := experiment=hyte pooling=einstein
 RECIPE_euclid := experiment=hyte pooling=mean loss=angle
+RECIPE_hierarchy := experiment=hyte 'hierarchy.pairs=["$(TABLE)/wordnet.jsonl.gz"]' hierarchy.weight=1.0
+RECIPE_idf := pooling=mean model.hidden=768 model.start=pairs steps=0 tokens.weighting=idf
 RECIPE_untrained := pooling=mean model.hidden=768 model.start=pairs steps=0
-ANGLE := euclid untrained
 
 .PHONY: help .venv lint test test-slow demo table controls alpha bm25 bm25-hyte reported recipe assets clean
 .SECONDARY:  # keep the artifacts of table
@@ -56,11 +57,15 @@ demo: .venv ## train, export, evaluate, index and search the built-in collection
 table: .venv bm25 bm25-hyte reported $(foreach row,hyte hyte-2 teacher teacher-2 oem,lorentz-$(row) hybrid-$(row)) paper-hyte paper-oem ## the README's table, an hour
 	$(BIN)/python -m eval.collect $(TABLE)/eval/*/*/metrics.json
 
-controls: .venv $(foreach row,hyte oem einstein,lorentz-$(row)) $(foreach row,hyte euclid untrained,angle-$(row)) ## is it the geometry?
-	$(BIN)/python -m eval.compare $(foreach row,lorentz-hyte angle-hyte angle-euclid lorentz-oem lorentz-einstein angle-untrained,$(TABLE)/eval/$(row))
+controls: .venv $(foreach row,hyte oem einstein hierarchy,lorentz-$(row)) $(foreach row,hyte euclid idf untrained,angle-$(row)) ## is it the geometry?
+	$(BIN)/python -m eval.compare $(foreach row,lorentz-hyte angle-hyte angle-euclid lorentz-oem lorentz-einstein lorentz-hierarchy angle-idf angle-untrained,$(TABLE)/eval/$(row))
 
 $(TABLE)/teacher.safetensors: | .venv
 	$(BIN)/python -m training.teacher 'data.pairs=["$(DATA)/train/*.jsonl.gz"]' out=$@
+
+$(TABLE)/wordnet.jsonl.gz: | .venv  # Debian: apt-get install wordnet-base
+	$(BIN)/python -m training.wordnet /usr/share/wordnet --out $@
+$(TABLE)/hierarchy/checkpoint.safetensors: | $(TABLE)/wordnet.jsonl.gz
 
 $(TABLE)/%/checkpoint.safetensors: | .venv
 	$(TRAIN) $(RECIPE_$*) out=$(TABLE)/$*
