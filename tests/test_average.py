@@ -31,8 +31,8 @@ def test_the_mean_of_two_runs_by_hand(tmp_path):
     [
         ({"shape": (2, 6)}, "do not fit"),
         ({"k": 2.0}, "k is 2.0"),
-        ({"pooling": {"name": "oem", "power": 3.0}}, "pooling is"),
-        ({"tokens": {"name": "bge_small"}}, "tokens is"),
+        ({"pooling": {"name": "oem", "power": 3.0}}, "pooling.power is 3.0"),
+        ({"tokens": {"name": "bge_small"}}, "tokens.name is bge_small"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_refused(tmp_path, options, said):

@@ -291,14 +291,14 @@ def test_it_goes_on_from_what_an_interrupted_call_left(sources, tiny_bert, tmp_p
     [
         ({"max_tokens": 9}, "made with max_tokens=8, now max_tokens=9; name another out"),
         ({"seed": 8}, "made with seed=7, now seed=8"),
-        ({"per_source": 2}, "made with per_source=8000, now per_source=2"),
+        ({"per_source": 2}, "made with per_source=6000, now per_source=2"),
         ({"model": "other"}, "made with model=.*, now model=other"),
     ],
 )
 def test_a_cache_of_other_settings_is_not_gone_on_with(sources, tmp_path, changes, message):
     out = write_cache(tmp_path / "t.safetensors", sources, [(0, 1)])
     recorded = {
-        "model": "tiny", "per_source": 8000, "max_tokens": 8, "seed": 7, "files": ["a.jsonl", "b.jsonl"],
+        "model": "tiny", "per_source": 6000, "max_tokens": 8, "seed": 7, "files": ["a.jsonl", "b.jsonl"],
         "digests": [sha256(name) for name in sources],
     }  # fmt: skip
     save_file(load_file(out), out, {"config": json.dumps(recorded)})

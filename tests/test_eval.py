@@ -352,7 +352,7 @@ def test_what_a_run_leaves(tmp_path, tiny_artifact):
 
 def test_fewer_candidates_than_results_are_announced(tmp_path, go, caplog):
     folder = write(tmp_path / "c")
-    go(folder, "hybrid")
+    go(folder, "hybrid", Settings(candidates=50))
     assert "BM25's best 50 chunks" in caplog.text
     caplog.clear()
     for mode, settings in (("exhaustive", None), ("bm25", None), ("hybrid", Settings(candidates=100))):
@@ -410,9 +410,11 @@ def test_the_experiments():
     reported, paper, ours = (
         configured("collection=x", f"experiment={each}") for each in ("paper_reported", "paper", "hyte")
     )
-    assert reported["settings"].override(overlap=60) == Settings("published", None, fusion="paper")
+    assert reported["settings"].override(overlap=60) == Settings(
+        "published", None, fusion="paper", alpha=0.5, candidates=50
+    )
     assert (reported["mode"], reported["drop_same_id"], reported["artifact"]) == ("bm25", False, None)
-    assert paper["settings"] == Settings("whitespace", 500, 90, fusion="paper")
+    assert paper["settings"] == Settings("whitespace", 500, 90, fusion="paper", alpha=0.5, candidates=50)
     assert (paper["mode"], paper["pooling"], paper["power"]) == ("hybrid", "oem", 1.0)
     assert ours["settings"] == Settings()
     assert (ours["mode"], ours["pooling"], ours["drop_same_id"]) == ("hybrid", None, True)
@@ -489,7 +491,9 @@ def test_help_lists_the_groups_of_eval_and_no_others(tmp_path):
     done = command(tmp_path, "--help", "retrieval.alpha=0.25")
     assert done.returncode == 0, done.stderr
     for group in ("pooling", "experiment"):
-        names = {each.stem for each in (CONF / group).glob("*.yaml")}
+        names = {
+            each.stem for each in (CONF / "eval" / group if group == "experiment" else CONF / group).glob("*.yaml")
+        }
         listed = done.stdout.split(f" {group}=")[1].split()[0].rstrip(",").split("|")
         assert sorted(listed) == sorted(names)
     assert "alpha: 0.25" in done.stdout

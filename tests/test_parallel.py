@@ -78,7 +78,7 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
         assert left.keys() == right.keys()
         for key in left.keys() - {"pairs_per_s"}:
             size = 1.0 if key == "loss" else max(1.0, abs(left[key]))
-            assert left[key] == pytest.approx(right[key], rel=0, abs=1e-5 * size), key
+            assert left[key] == pytest.approx(right[key], rel=0, abs=5e-5 * size), key
     for name in ("checkpoint.safetensors", "last.safetensors"):
         states = [load_checkpoint(tmp_path / each / name).state for each in ("one", "two")]
         assert states[0].keys() == states[1].keys()

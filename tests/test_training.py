@@ -592,7 +592,7 @@ def test_damaged_checkpoints_are_one_line(settings, tmp_path):
         ({"validation_queries": 1.5}, "validation.queries must be a whole number"),
         ({"validation_collections": (5,)}, "validation.collections must be a list of file names"),
         ({"validation_split": None}, "validation.split must be text"),
-        ({"start": "random"}, "model.start='random' is unknown: use one of rotated, directions, pairs"),
+        ({"start": "random"}, "model.start='random' is unknown: use one of directions, rotated, pairs"),
         ({"weighting": "tfidf"}, "tokens.weighting='tfidf' is unknown: use one of none, idf"),
         ({"distillation_weight": 1.5}, "distillation.weight=1.5 is out of range"),
         ({"distillation_only": True}, "distillation.only=true needs a teacher's cache"),
