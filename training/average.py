@@ -15,8 +15,10 @@ import torch
 
 from hyte.errors import InputError, report_errors
 from training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from training.settings import flattened
 
-SAME = ("k", "pooling", "tokens")  # what must agree for the mean to mean anything
+# What must agree for the mean to mean anything.
+SAME = ("k", "pooling.name", "pooling.power", "tokens.name", "tokens.tokenizer_sha256", "tokens.digest")
 
 
 def average(runs: Sequence[str], out: str) -> Path:
@@ -29,9 +31,10 @@ def average(runs: Sequence[str], out: str) -> Path:
     checkpoints = [load_checkpoint(run) for run in runs]
     first = checkpoints[0]
     for other in checkpoints[1:]:
+        mine, theirs = flattened(first.config), flattened(other.config)
         for key in SAME:
-            if other.config[key] != first.config[key]:
-                raise InputError(f"{other.path}: {key} is {other.config[key]}, in {first.path} {first.config[key]}")
+            if theirs.get(key) != mine.get(key):
+                raise InputError(f"{other.path}: {key} is {theirs.get(key)}, in {first.path} it is {mine.get(key)}")
         shapes = [{name: tuple(value.shape) for name, value in each.state.items()} for each in (first, other)]
         if shapes[0] != shapes[1]:
             raise InputError(f"{other.path}: {shapes[1]} do not fit {shapes[0]} of {first.path}")
