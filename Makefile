@@ -45,7 +45,7 @@ lint: .venv ## style, types, and which folder may import which
 	$(BIN)/lint-imports
 
 test: lint ## lint, types and the tests, under 6 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-slow: .venv ## longer tests, most of which need ../shared/data (or HYTE_DATA=FOLDER), under 12 minutes
 	HYTE_DATA=$(abspath $(DATA)) $(BIN)/python -m pytest -m slow
