@@ -54,7 +54,7 @@ demo: .venv ## train, export, evaluate, index and search the built-in collection
 	$(BIN)/python demo.py --out $(DEMO)
 
 # The README's tables. Training is done once; rm -r outputs/table starts afresh.
-table: .venv bm25 bm25-hyte reported $(foreach row,hyte hyte-2 teacher teacher-2 oem,lorentz-$(row) hybrid-$(row)) paper-hyte paper-oem ## the README's table, an hour
+table: .venv bm25 bm25-hyte reported $(foreach row,hyte hyte-2 teacher teacher-2 oem,lorentz-$(row) hybrid-$(row)) ## the README's table, an hour and a half
 	$(BIN)/python -m eval.collect $(TABLE)/eval/*/*/metrics.json
 
 controls: .venv $(foreach row,hyte oem einstein hierarchy,lorentz-$(row)) $(foreach row,hyte euclid idf untrained,angle-$(row)) ## is it the geometry?
@@ -85,8 +85,6 @@ lorentz-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< experiment=hyte retrieval.mode=lorentz
 angle-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< experiment=hyte retrieval.mode=lorentz pooling.radius=1
-paper-%: $(TABLE)/%/artifact
-	$(EVALUATE) artifact=$< retrieval.alpha=0.2
 hybrid-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< experiment=hyte
 
