@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from hyte.errors import InputError, report_errors
 from hyte.files import strict_json, write_text
 from training import heldout
+from training.average import average
 from training.logs import METRICS, read_metrics
 from training.settings import from_config
 from training.train import CONF, train
@@ -35,6 +36,14 @@ BASE = [
     "validation.drop_same_id=false",
 ]
 TEACHER = ["distillation.only=true"]
+HYTE = ["experiment=hyte", "steps=500", "validation.every=500"]
+THEN = [
+    "experiment=hyte_teacher",
+    "steps=250",
+    "validation.every=250",
+    "distillation.cache={out}/teacher.safetensors",
+]
+AS_IT_IS = ["steps=1", "lr=0.0", "batch_size=64", "validation.every=1"]  # a step that changes nothing, to be scored
 
 # Row: its overrides. {out} is the folder of the search, where teacher.safetensors and mined/ are looked for.
 ROWS: dict[str, list[str]] = {
@@ -54,6 +63,12 @@ ROWS: dict[str, list[str]] = {
     "lr = 6e-3": ["lr=6e-3"],
     "batch 512, 600 steps": ["batch_size=512", "steps=600", "validation.every=600"],
     "batch 2,048": ["batch_size=2048"],
+    "batch 2,048, seed 2": ["batch_size=2048", "seed=2"],
+    "batch 2,048, 150 steps": ["batch_size=2048", "steps=150", "validation.every=150"],
+    "batch 2,048, 200 steps": ["batch_size=2048", "steps=200", "validation.every=200"],
+    "batch 2,048, average = 0.98": ["batch_size=2048", "average=0.98"],
+    "batch 2,048, lr = 1.5e-3": ["batch_size=2048", "lr=1.5e-3"],
+    "batch 4,096": ["batch_size=4096"],
     "600 steps": ["steps=600", "validation.every=600"],
     "weight_decay = 0.3": ["weight_decay=0.3"],
     "average = 0.99": ["average=0.99"],
@@ -69,7 +84,29 @@ ROWS: dict[str, list[str]] = {
     "teacher 0.5": ["distillation.cache={out}/teacher.safetensors", *TEACHER],
     "teacher 0.8": ["distillation.cache={out}/teacher.safetensors", "distillation.weight=0.8", *TEACHER],
     "teacher 0.5, all pairs": ["distillation.cache={out}/teacher.safetensors"],
+    "hyte": HYTE,
+    "hyte, seed 2": [*HYTE, "seed=2"],
+    "hyte, then teacher": [*THEN, "checkpoint={out}/rows/hyte"],
+    "hyte, then teacher, seed 2": [*THEN, "checkpoint={out}/rows/hyte__seed_2", "seed=2"],
+    "batch 2,048, then teacher": [*THEN, "checkpoint={out}/rows/batch_2_048"],
+    "batch 2,048, then teacher, seed 2": [*THEN, "checkpoint={out}/rows/batch_2_048__seed_2", "seed=2"],
+    "mean of batch 2,048, then teacher": [*THEN, "checkpoint={out}/rows/mean_of_batch_2_048/mean"],
 }
+# Rows that are the mean of the weights of others.
+MEANS: dict[str, list[str]] = {
+    "mean of hyte": ["hyte", "hyte, seed 2"],
+    "mean of hyte, then teacher": ["hyte, then teacher", "hyte, then teacher, seed 2"],
+    "mean of batch 2,048": ["batch 2,048", "batch 2,048, seed 2"],
+    "mean of the two after them": ["batch 2,048, then teacher", "batch 2,048, then teacher, seed 2"],
+    "mean of the four": [
+        "batch 2,048",
+        "batch 2,048, seed 2",
+        "batch 2,048, then teacher",
+        "batch 2,048, then teacher, seed 2",
+    ],
+    "mean of all four": ["hyte", "hyte, seed 2", "hyte, then teacher", "hyte, then teacher, seed 2"],
+}
+ROWS |= {name: [*AS_IT_IS, "checkpoint={row}/mean"] for name in MEANS}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,7 +142,9 @@ def _collections(data: Path, out: Path) -> list[str]:
 def run_row(name: str, data: Path, out: Path, collections: Sequence[str]) -> None:
     """Train one row and keep its result."""
     folder = _result(out, name).parent
-    own = [override.replace("{out}", str(out)) for override in ROWS[name]]
+    own = [override.replace("{out}", str(out)).replace("{row}", str(folder)) for override in ROWS[name]]
+    if name in MEANS:
+        average([str(_result(out, each).parent) for each in MEANS[name]], str(folder / "mean"))
     pairs = str(data / "train" / "*.jsonl.gz")
     overrides = [*BASE, *(f"data.weights.{each}=0" for each in LEFT_OUT), *own]
     with initialize_config_dir(str(CONF), version_base="1.3"):
