@@ -23,6 +23,7 @@ class BM25:
     Args:
         k1: saturation of the term frequency, at least 0.
         b: strength of length normalisation, in [0, 1].
+        k3: saturation of a term's frequency in the query, at least 0; None lets it count as often as it stands there.
 
     Attributes:
         terms: each distinct term and its number, in order of first appearance.
@@ -32,8 +33,8 @@ class BM25:
         frequencies: (postings,) how often the term stands in that chunk.
     """
 
-    def __init__(self, k1: float = 1.2, b: float = 0.75) -> None:
-        self.k1, self.b = float(k1), float(b)
+    def __init__(self, k1: float = 1.2, b: float = 0.75, k3: float | None = None) -> None:
+        self.k1, self.b, self.k3 = float(k1), float(b), None if k3 is None else float(k3)
         self.terms: dict[str, int] = {}
         self.lengths: Ints = np.zeros(0, np.int32)
         self.starts: npt.NDArray[np.int64] = np.zeros(1, np.int64)
@@ -84,8 +85,9 @@ class BM25:
 
         Distinct terms are summed in the order in which the query first has them.
 
-        Term t adds IDF(t) f (k1+1) / (f + k1 (1 - b + b L/mean L)) as often as it stands in the query, with
-        IDF(t) = ln(1 + (N - df + 1/2) / (df + 1/2)), which is never negative.
+        Term t adds w IDF(t) f (k1+1) / (f + k1 (1 - b + b L/mean L)), with
+        IDF(t) = ln(1 + (N - df + 1/2) / (df + 1/2)), which is never negative, and for a query that has the term q times
+        w = q (k3+1) / (q + k3), Okapi's factor of the query, or w = q without k3.
         """
         total = np.zeros(len(self))
         mean = self.lengths.sum() / max(len(self), 1)
@@ -98,8 +100,12 @@ class BM25:
             hits = slice(self.starts[number], self.starts[number + 1])
             chunks, frequency = self.chunks[hits], self.frequencies[hits].astype(np.float64)
             norm = self.k1 * (1.0 - self.b + self.b * (self.lengths[chunks] / mean))
-            total[chunks] += times * self.idf(len(chunks)) * (frequency * (self.k1 + 1.0) / (frequency + norm))
+            weight = self._saturated(times) * self.idf(len(chunks))
+            total[chunks] += weight * (frequency * (self.k1 + 1.0) / (frequency + norm))
         return total
+
+    def _saturated(self, times: int) -> float:
+        return times if self.k3 is None else times * (self.k3 + 1.0) / (times + self.k3)
 
     def idf(self, document_frequency: int) -> float:
         """ln(1 + (N - df + 1/2) / (df + 1/2)), above 0 for every df <= N (Lucene's form of Okapi's IDF)."""

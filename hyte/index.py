@@ -69,7 +69,7 @@ class HybridIndex:
         self.encoder = encoder
         self.settings = settings or Settings()
         self._analyze = get_analyzer(self.settings.analyzer, encoder.tokenizer if encoder else tokenizer)
-        self._bm25 = BM25(self.settings.k1, self.settings.b)
+        self._bm25 = BM25(self.settings.k1, self.settings.b, self.settings.k3)
         self._chunks = Chunks.empty(encoder.dim + 1 if encoder else 0)
         self._paths: list[str] = []
         self._texts: Sequence[str] = []

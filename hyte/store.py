@@ -41,6 +41,7 @@ VERSION = 1
 START = struct.Struct("<8sII32s")
 ALIGN = 64
 BUILD_AGAIN = "build it anew (hyte index)"
+BEFORE = {"k3": None}  # what indexes of before a setting was there did
 DTYPES = {"float32": "<f4", "int32": "<i4", "int64": "<i8", "uint8": "u1"}
 # The sections of idx.bin: type and number of dimensions.
 SECTIONS = {
@@ -103,7 +104,7 @@ def load(folder: str | Path) -> Contents:
     index = source / INDEX_FILE
     with _told_as_damage(index):
         head, arrays = _read_index(index)
-        settings, made_by = Settings(**head["settings"]), head["made_by"]
+        settings, made_by = Settings(**BEFORE | head["settings"]), head["made_by"]
         if made_by is not None:
             check_record(made_by)
         held = {name: _read_checked(source / name, head["files"][name]) for name in (TEXTS_FILE, PATHS_FILE)}
@@ -145,7 +146,7 @@ def _arrays(contents: Contents) -> dict[str, npt.NDArray[Any]]:
 
 
 def _bm25(settings: Settings, arrays: dict[str, npt.NDArray[Any]]) -> BM25:
-    bm25 = BM25(settings.k1, settings.b)
+    bm25 = BM25(settings.k1, settings.b, settings.k3)
     bm25.lengths, bm25.starts = arrays["lengths"], arrays["starts"]
     bm25.chunks, bm25.frequencies = arrays["postings"], arrays["frequencies"]
     text, ends = arrays["terms"].tobytes(), arrays["term_ends"].tolist()

@@ -36,7 +36,7 @@ BASE = [
     "validation.drop_same_id=false",
 ]
 TEACHER = ["distillation.only=true"]
-HYTE = ["experiment=hyte", "steps=500", "validation.every=500"]
+LONG = ["experiment=hyte", "steps=500", "validation.every=500"]
 THEN = [
     "experiment=hyte_teacher",
     "steps=250",
@@ -84,27 +84,31 @@ ROWS: dict[str, list[str]] = {
     "teacher 0.5": ["distillation.cache={out}/teacher.safetensors", *TEACHER],
     "teacher 0.8": ["distillation.cache={out}/teacher.safetensors", "distillation.weight=0.8", *TEACHER],
     "teacher 0.5, all pairs": ["distillation.cache={out}/teacher.safetensors"],
-    "hyte": HYTE,
-    "hyte, seed 2": [*HYTE, "seed=2"],
-    "hyte, then teacher": [*THEN, "checkpoint={out}/rows/hyte"],
-    "hyte, then teacher, seed 2": [*THEN, "checkpoint={out}/rows/hyte__seed_2", "seed=2"],
+    "batch 2,048, 500 steps": LONG,
+    "batch 2,048, 500 steps, seed 2": [*LONG, "seed=2"],
+    "500 steps, then teacher": [*THEN, "checkpoint={out}/rows/batch_2_048__500_steps"],
+    "500 steps, then teacher, seed 2": [*THEN, "checkpoint={out}/rows/batch_2_048__500_steps__seed_2", "seed=2"],
     "batch 2,048, then teacher": [*THEN, "checkpoint={out}/rows/batch_2_048"],
     "batch 2,048, then teacher, seed 2": [*THEN, "checkpoint={out}/rows/batch_2_048__seed_2", "seed=2"],
-    "mean of batch 2,048, then teacher": [*THEN, "checkpoint={out}/rows/mean_of_batch_2_048/mean"],
 }
 # Rows that are the mean of the weights of others.
 MEANS: dict[str, list[str]] = {
-    "mean of hyte": ["hyte", "hyte, seed 2"],
-    "mean of hyte, then teacher": ["hyte, then teacher", "hyte, then teacher, seed 2"],
-    "mean of batch 2,048": ["batch 2,048", "batch 2,048, seed 2"],
-    "mean of the two after them": ["batch 2,048, then teacher", "batch 2,048, then teacher, seed 2"],
-    "mean of the four": [
+    "mean of two": ["batch 2,048", "batch 2,048, seed 2"],
+    "mean of two, then teacher": ["batch 2,048, then teacher", "batch 2,048, then teacher, seed 2"],
+    "mean of these four": [
         "batch 2,048",
         "batch 2,048, seed 2",
         "batch 2,048, then teacher",
         "batch 2,048, then teacher, seed 2",
     ],
-    "mean of all four": ["hyte", "hyte, seed 2", "hyte, then teacher", "hyte, then teacher, seed 2"],
+    "mean of two, 500 steps": ["batch 2,048, 500 steps", "batch 2,048, 500 steps, seed 2"],
+    "mean of two, 500 steps, then teacher": ["500 steps, then teacher", "500 steps, then teacher, seed 2"],
+    "mean of these four, 500 steps": [
+        "batch 2,048, 500 steps",
+        "batch 2,048, 500 steps, seed 2",
+        "500 steps, then teacher",
+        "500 steps, then teacher, seed 2",
+    ],
 }
 ROWS |= {name: [*AS_IT_IS, "checkpoint={row}/mean"] for name in MEANS}
 
@@ -176,9 +180,15 @@ def table(out: Path) -> str:
             values = [found[f"val/{each}"] for each in (*DEV, *LEFT_OUT, "asreview_halves")]
             shown = [*values, float(np.mean(values[: len(DEV)])), float(np.mean(values))]
             cells = [f"{value:.3f}" for value in shown[:-2]] + [f"{value:.4f}" for value in shown[-2:]]
-            shown_overrides = " ".join(overrides).replace("{out}", "DIR") or "-"
-            lines.append(f"| {name} | `{shown_overrides}` | " + " | ".join(cells) + f" | {found['seconds']:.0f} |")
+            lines.append(f"| {name} | {_made(name, overrides)} | " + " | ".join(cells) + f" | {found['seconds']:.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def _made(name: str, overrides: Sequence[str]) -> str:
+    """How a row's weights come about."""
+    if name in MEANS:
+        return f"`training.average` of {'; '.join(MEANS[name])}"
+    return f"`{' '.join(overrides).replace('{out}', 'DIR') or '-'}`"
 
 
 if __name__ == "__main__":
