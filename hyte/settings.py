@@ -41,9 +41,9 @@ class Settings:
     overlap: int = 60
     titled: bool = False
     tail: str = "exact"
-    k1: float = 0.9
+    k1: float = 1.2
     b: float = 0.75
-    k3: float | None = 3.0
+    k3: float | None = None
     fusion: str = "zscore"
     alpha: float = 0.6
     candidates: Candidates = 200

@@ -41,7 +41,6 @@ VERSION = 1
 START = struct.Struct("<8sII32s")
 ALIGN = 64
 BUILD_AGAIN = "build it anew (hyte index)"
-BEFORE = {"k3": None}  # what indexes of before a setting was there did
 DTYPES = {"float32": "<f4", "int32": "<i4", "int64": "<i8", "uint8": "u1"}
 # The sections of idx.bin: type and number of dimensions.
 SECTIONS = {
@@ -104,7 +103,7 @@ def load(folder: str | Path) -> Contents:
     index = source / INDEX_FILE
     with _told_as_damage(index):
         head, arrays = _read_index(index)
-        settings, made_by = Settings(**BEFORE | head["settings"]), head["made_by"]
+        settings, made_by = Settings(**head["settings"]), head["made_by"]
         if made_by is not None:
             check_record(made_by)
         held = {name: _read_checked(source / name, head["files"][name]) for name in (TEXTS_FILE, PATHS_FILE)}

@@ -22,7 +22,7 @@ DOCUMENTS = {
     "unknown": "☃ ☃☃",
     "empty": "  \n",
 }
-WHOLE = Settings(analyzer="alnum", window=None, fusion="paper", k1=1.2, k3=None)
+WHOLE = Settings(analyzer="alnum", window=None, fusion="paper")
 corpora = st.lists(st.lists(st.sampled_from([*WORDS[5:18], "☃"]), max_size=8).map(" ".join), min_size=1, max_size=9)
 queries = st.lists(st.sampled_from([*WORDS[5:18], "☃"]), max_size=4).map(" ".join)
 

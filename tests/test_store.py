@@ -95,12 +95,12 @@ def test_an_index_of_before_feedback_and_k3_loads_without_them(saved):
     raw = (saved / "idx.bin").read_bytes()
     length = struct.unpack_from("<8sII32s", raw)[2]
     head = json.loads(raw[48 : 48 + length])
-    assert [head["settings"].pop(name) for name in ("feedback", "feedback_docs", "k3")] == [0.0, 5, 3.0]
+    assert [head["settings"].pop(name) for name in ("feedback", "feedback_docs", "k3")] == [0.0, 5, None]
     text = json.dumps(head).encode().ljust(length)  # the sections stay where they are
     start = struct.pack("<8sII32s", b"HYTEIDX\0", 1, length, hashlib.sha256(text).digest())
     (saved / "idx.bin").write_bytes(start + text + raw[48 + length :])
     loaded = HybridIndex.load(saved)
-    assert loaded.settings == Settings(analyzer="alnum", window=3, overlap=1, k3=None)
+    assert loaded.settings == Settings(analyzer="alnum", window=3, overlap=1)
     assert len(loaded.search("blue cat")) == 3
 
 
