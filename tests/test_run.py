@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,35 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(settings, monkeypa
     interrupted(monkeypatch, settings(), 13)
     assert load_last(tmp_path / "run").progress["step"] == 0
     assert_same(train(settings(resume=True)), whole)
+
+
+def test_a_fresh_run_sets_the_checkpoint_of_an_earlier_one_aside(settings, tmp_path, caplog):
+    train(settings(steps=5, k=2.0))
+    earlier = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"step \d+: .*; this run has saved no weights yet"):
+        train(settings(lr=1e30))
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+    assert (tmp_path / "run" / "previous.safetensors").read_bytes() == earlier
+    train(settings())  # the same command again works
+    assert load_checkpoint(tmp_path / "run").config["k"] == 1.0
+    assert (tmp_path / "run" / "previous.safetensors").read_bytes() == earlier
+    assert "resume=true" not in caplog.text  # no run there had anything left to do
+
+
+def test_a_fresh_run_in_the_folder_of_an_unfinished_one_is_one_warning(settings, monkeypatch, tmp_path, caplog):
+    interrupted(monkeypatch, settings(save_every=10), 13)
+    caplog.clear()
+    train(settings())
+    expected = f"{tmp_path}/run holds a run that stopped at step 10 of 20: .*resume=true would have gone on with it"
+    assert len(re.findall(expected, caplog.text)) == caplog.text.count("resume=true") == 1
+
+
+def test_a_resumed_run_keeps_its_checkpoint_and_is_not_warned_of_itself(settings, monkeypatch, tmp_path, caplog):
+    interrupted(monkeypatch, settings(save_every=10), 13)
+    caplog.clear()
+    train(settings(resume=True))
+    assert not (tmp_path / "run" / "previous.safetensors").exists()
+    assert "afresh" not in caplog.text
 
 
 KILLED = """

@@ -447,6 +447,7 @@ def test_step_that_is_not_finite_stops_and_keeps_the_last_checkpoint(settings, m
     assert "\n" not in message
     assert f"{tmp_path}/toy.jsonl:" in message
     assert "and 27 more" in message
+    assert message.endswith("checkpoint.safetensors there is what this run last saved")
     listed = (Path(options.out) / "nonfinite_batch.txt").read_text().split()
     assert len(listed) == 32
     assert all(line.startswith(f"{tmp_path}/toy.jsonl:") for line in listed)

@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file that holds the projection and its whole configuration as plain data.
 
 `checkpoint.safetensors` is what export reads. `last.safetensors` is of the same format and holds besides what a run
-needs to go on: the optimiser's state, averaged weights, and its progress (see `training.state`).
+needs to go on: the optimiser's state, averaged weights, and its progress (see `training.state`). `previous.safetensors`
+is the checkpoint that an earlier run left in the folder.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hyte.weights import read_matrix
 
 FILE = "checkpoint.safetensors"
 LAST = "last.safetensors"
+PREVIOUS = "previous.safetensors"
 FORMAT = "1"
 PUBLISHED = ("proj_weight.bin", "proj_out.bin")
 # What the authors trained with (paper, section on experiments): their two matrix files do not say it.

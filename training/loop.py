@@ -202,8 +202,11 @@ def explain(step: int, loss: float, norm: float, places: Sequence[str], out: Pat
     if parallel.first():
         with atomic_write(name) as file:
             file.write("".join(f"{place}\n" for place in places).encode("utf-8", "replace"))
+    kept = (
+        f"{FILE} there is what this run last saved" if (out / FILE).is_file() else "this run has saved no weights yet"
+    )
     more = f" and {len(places) - SHOWN_LINES} more" if len(places) > SHOWN_LINES else ""
     return (
         f"step {step}: loss {loss:g}, gradient norm {norm:g}; the batch is {', '.join(places[:SHOWN_LINES])}{more} "
-        f"(all in {name}); lower lr, or look at these lines; the last good checkpoint, if any, is kept"
+        f"(all in {name}); lower lr, or look at these lines; {kept}"
     )

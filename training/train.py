@@ -25,6 +25,7 @@ from training.batches import batch_size, check_enough
 from training.checkpoint import FILE, Checkpoint, load_checkpoint
 from training.data import Pairs, load_pairs
 from training.distillation import Distillation
+from training.earlier import set_aside, warn_of_earlier
 from training.hierarchy import Hierarchy
 from training.logs import METRICS, Metrics, read_metrics, start_wandb
 from training.loop import Run
@@ -44,15 +45,16 @@ OmegaConf.register_new_resolver("conf", lambda: str(CONF), replace=True)  # for 
 def train(settings: Settings) -> dict[str, Any]:
     """Train the projection and leave checkpoint.safetensors, config.yaml and metrics.jsonl in `settings.out`.
 
-    Beside these: last.safetensors, from which `resume` goes on, and summary.png. The same settings, seed, thread count
-    and machine give the same weights, whether or not a run was interrupted.
+    Beside these: last.safetensors, from which `resume` goes on, and summary.png. A checkpoint that an earlier run left
+    there becomes previous.safetensors. The same settings, seed, thread count and machine give the same weights, whether
+    or not a run was interrupted.
 
     Returns:
         Plain data: paths `checkpoint`, `config`, `metrics`; `steps` (done), `pairs`, `batch_size`, `loss` (mean of the
         last log interval, None without a step), `scale`, `best_step`, `best_score` (None without validation),
         `stopped_early`, `seconds`, `seconds_to_load`.
 
-    Raises InputError for bad input, and where loss or gradient stop being finite: the last good checkpoint is kept.
+    Raises InputError for bad input, and where loss or gradient stop being finite: what this run last saved is kept.
     """
     started = time.perf_counter()
     out = Path(settings.out)
@@ -60,6 +62,8 @@ def train(settings: Settings) -> dict[str, Any]:
         raise InputError(f"out={out} is a file; name a folder")
     torch.manual_seed(settings.seed)
     last = _last(settings) if settings.resume else None
+    if last is None and parallel.first():
+        warn_of_earlier(out)
     if last is not None and Progress(**last.progress).finished(settings):
         return _finished(settings, last, started)
     device = _device(settings.device)
@@ -137,6 +141,8 @@ def _go(run: Run, pairs: Pairs) -> None:
         run.go(pairs, Metrics(None))
         return
     settings, out, step = run.settings, run.out, run.progress.step
+    if not settings.resume:
+        set_aside(out)
     run.save_last()  # before the lines of an earlier run go: whenever this one is killed, it can go on
     with atomic_write(out / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(OmegaConf.create(run.config)).encode())
