@@ -20,13 +20,14 @@ from typing import Any
 import hydra
 import numpy as np
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from tqdm import tqdm
 
 from hyte.encoder import Encoder
 from hyte.errors import InputError, report_errors
 from hyte.files import atomic_write
+from training.arguments import arguments
 from training.candidates import Numbers, Points, Words, merged
 from training.data import Ints
 from training.distillation import load_teacher
@@ -35,6 +36,12 @@ from training.sources import short_name
 from training.teacher import check_numbers, chosen_rows
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+# The keys of conf/mine.yaml that are used.
+KEYS = {
+    "data.pairs": list, "artifact": str, "out": str, "teacher": str, "per_source": int, "depth": int, "skip": int,
+    "count": int, "margin": float, "seed": int,
+}  # fmt: skip
+OPTIONAL = ("artifact", "teacher", "per_source")
 
 
 @dataclass(frozen=True)
@@ -233,9 +240,8 @@ def _lines(corpus: Corpus, pairs: list[tuple[int, Numbers]]) -> Iterator[dict[st
 def main(config: DictConfig) -> None:
     """Hydra's entry point: mines, prints the result as JSON."""
     with report_errors(OmegaConfBaseException):
-        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        data = plain.pop("data")
-        sys.stdout.write(json.dumps(mine(data["pairs"], **plain), indent=2) + "\n")
+        given = arguments(config, KEYS, OPTIONAL)
+        sys.stdout.write(json.dumps(mine(given.pop("data.pairs"), **given), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import hydra
 import numpy as np
 import torch
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from safetensors import safe_open
 from safetensors.numpy import save
@@ -27,11 +27,18 @@ from tqdm import tqdm
 from hyte.errors import InputError, report_errors
 from hyte.files import atomic_write, strict_json
 from hyte.tokenizer import minilm_folder
+from training.arguments import arguments
 from training.data import Ints
 from training.distillation import Vectors, load_teacher, sha256
 from training.lines import find_files, read_lines
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+# The keys of conf/teacher.yaml that are used.
+KEYS = {
+    "data.pairs": list, "out": str, "model": str, "per_source": int, "max_tokens": int, "batch_size": int, "seed": int,
+    "device": str,
+}  # fmt: skip
+OPTIONAL = ("model", "per_source")
 PART = 4096  # pairs between two writes of the cache
 
 
@@ -169,9 +176,8 @@ def _encoder(folder: str, max_tokens: int, batch_size: int, device: str) -> Any:
 def main(config: DictConfig) -> None:
     """Hydra's entry point: embeds, prints the result as JSON."""
     with report_errors(OmegaConfBaseException):
-        plain: Any = OmegaConf.to_container(config, resolve=True)
-        data = plain.pop("data")
-        sys.stdout.write(json.dumps(embed_pairs(data["pairs"], **plain), indent=2) + "\n")
+        given = arguments(config, KEYS, OPTIONAL)
+        sys.stdout.write(json.dumps(embed_pairs(given.pop("data.pairs"), **given), indent=2) + "\n")
 
 
 if __name__ == "__main__":
