@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,14 @@ class Encoder:
             raise InputError(
                 f"{path}: no shipped weights there: name an artifact folder (python -m export.run makes one)"
             )
-        weights = read_weights(path / WEIGHTS_FILE)
-        tokenizer = tokens.load_tokenizer(path / TOKENIZER_FILE)
+        try:
+            weights = read_weights(path / WEIGHTS_FILE)
+            tokenizer = tokens.load_tokenizer(path / TOKENIZER_FILE)
+        except InputError as error:
+            if folder is not None:
+                raise
+            reason = re.sub(r"; (copy or )?export the artifact again.*", "", str(error))
+            raise InputError(f"{reason}; it is part of the package: install that again") from error
         return cls(weights, tokenizer, pooling, power, path.resolve(), radius, query_power)
 
     @property

@@ -215,6 +215,21 @@ def test_without_a_folder_the_shipped_weights_are_loaded(shipped, tmp_path, monk
         Encoder.load()
 
 
+@pytest.mark.parametrize("name", ["weights.bin", "tokenizer.json"])
+@pytest.mark.parametrize("damage", ["empty", "foreign", "cut", "changed"])
+def test_damage_in_the_shipped_weights_says_to_install_again(shipped, name, damage):
+    path = shipped("assets") / name
+    whole = path.read_bytes()
+    changed = whole[:60] + b"\xff" + whole[61:]
+    path.write_bytes({"empty": b"", "foreign": b"{}", "cut": whole[:-9], "changed": changed}[damage])
+    with pytest.raises(InputError, match=f"^{path}: .*; it is part of the package: install that again$") as error:
+        Encoder.load()
+    assert "export" not in str(error.value)
+    with pytest.raises(InputError) as error:
+        Encoder.load(path.parent)
+    assert "install that" not in str(error.value)
+
+
 # The package moves: to another folder, or from a machine whose folder cannot be read, or even be named, on this one.
 @pytest.mark.parametrize("recorded", [None, "", "x" * 5000, "nul\0byte"])
 def test_an_index_finds_the_shipped_weights_by_fingerprint_wherever_they_are(shipped, recorded):
