@@ -17,6 +17,7 @@ from typing import Any
 from hyte.errors import InputError
 from hyte.tokenizer import utf8
 
+HUB = "hub:"  # how `training.sources` writes a set of the Hugging Face hub
 GZIP_MAGIC = b"\x1f\x8b"
 COLUMNS = ("query", "positive")
 
@@ -28,6 +29,8 @@ def find_files(patterns: str | Path | Sequence[str | Path], setting: str = "data
     """
     found: dict[str, None] = {}
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
+        if str(pattern).startswith(HUB):
+            raise InputError(f"{setting}: {pattern}: only local files are supported here, no set of the hub")
         # A name that exists is taken as it stands, even with * or [ in it.
         names = [str(pattern)] if Path(pattern).exists() else sorted(glob.glob(str(pattern), recursive=True))
         names = [name for name in names if Path(name).is_file()]

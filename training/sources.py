@@ -20,11 +20,10 @@ from typing import Any
 import datasets
 
 from hyte.errors import InputError
-from training.lines import check_entry, find_files
+from training.lines import HUB, check_entry, find_files
 
 log = logging.getLogger(__name__)
 
-HUB = "hub:"
 HUB_TIMEOUT = 5.0
 ROWS_AT_ONCE = 100  # a row may have many negatives
 COLUMNS = {"query": ["query"], "positive": ["positive"], "negatives": ["negatives"]}
