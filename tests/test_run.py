@@ -25,7 +25,7 @@ from tests.test_training import run_command, toy_pairs, write_lines
 from training import summary, validation
 from training import train as training
 from training.batches import batches, collate
-from training.checkpoint import load_checkpoint
+from training.checkpoint import load_checkpoint, save_checkpoint
 from training.data import load_pairs
 from training.logs import read_metrics, start_wandb
 from training.loop import Run, train_step
@@ -208,6 +208,9 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(settings, tmp_path,
     for result in (first, again):
         del result["seconds"], result["seconds_to_load"]
     assert again == first
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    with pytest.raises(InputError, match="of a finished run, whose .*checkpoint.safetensors is missing; put it back"):
+        train(settings(resume=True))
 
 
 @pytest.mark.parametrize(
@@ -230,14 +233,33 @@ def test_a_run_is_not_resumed_with_other_settings(settings, monkeypatch, tmp_pat
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", -1), ("step", 4.0), ("step", True), ("step", "4"), ("step", None), ("losses", None), ("losses", ["1"]),
+        ("losses", [1.0, None]), ("loss", "1"), ("best_score", [1]), ("best_step", 5), ("best_step", -1),
+        ("stale", None), ("stale", 5), ("stale", False),
+    ],
+)  # fmt: skip
+def test_a_progress_that_no_run_has_is_called_damaged(settings, monkeypatch, tmp_path, name, value):
+    interrupted(monkeypatch, settings(save_every=4), 5)
+    last = load_last(tmp_path / "run")
+    save_checkpoint(last.path, last.state, last.config, last.progress | {name: value})
+    with pytest.raises(InputError, match=f"last.safetensors: damaged: its progress has {name}=.*; start the run again"):
+        train(settings(resume=True, save_every=4))
+    train(settings(steps=1))  # afresh all is well
+
+
 def test_a_run_is_resumed_wherever_its_data_are_and_only_with_these(settings, monkeypatch, tmp_path):
     whole = train(settings(out=str(tmp_path / "whole")))
     interrupted(monkeypatch, settings(save_every=4), 9)
     other = write_lines(tmp_path / "other.jsonl", toy_pairs(59))
-    with pytest.raises(InputError, match="data.count=60, this run has data.count=59"):
+    with pytest.raises(
+        InputError, match=r"pair files differ .*\(60 pairs then, 59 now\); give those, or start another"
+    ):
         train(settings(resume=True, pairs=(str(other),)))
     write_lines(other, [*toy_pairs(59), toy_pairs(1)[0]])
-    with pytest.raises(InputError, match="data.digest"):
+    with pytest.raises(InputError, match=r"pair files differ .*\(60 pairs then, 60 now\)"):
         train(settings(resume=True, pairs=(str(other),)))
     moved = (tmp_path / "toy.jsonl").rename(tmp_path / "moved.jsonl")
     (tmp_path / "run").rename(tmp_path / "elsewhere")

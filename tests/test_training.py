@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from hyte import geometry, pooling
 from hyte.errors import InputError
@@ -559,6 +560,26 @@ def test_damaged_checkpoints_are_one_line(settings, tmp_path):
     with pytest.raises(InputError, match="not finite"):
         save_checkpoint(bad, {"w1": torch.tensor([math.nan])}, {})
     assert bad.read_bytes() == b"\xff" * 200
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_refused_and_a_file_of_before_is_read(tmp_path):
+    rng = np.random.default_rng(3)
+    state = {
+        "w1": torch.tensor(rng.normal(size=(2, 3)), dtype=torch.float32), "w2": torch.ones(3, 2),
+        "log_scale": torch.tensor(1.0),
+    }  # fmt: skip
+    config = {"k": 1.0, "pooling": {"name": "oem", "power": 3.0}, "tokens": {"name": "minilm"}}
+    path, bad = tmp_path / "c.safetensors", tmp_path / "bad.safetensors"
+    save_checkpoint(path, state, config, {"step": 1})
+    good = path.read_bytes()
+    first = 8 + int.from_bytes(good[:8], "little")  # of the tensors' bytes
+    for place in (good.index(b"3.0"), *range(first, len(good))):
+        bad.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(InputError, match=f"{bad}: damaged: its checksum does not fit; copy it again, or train"):
+            load_checkpoint(bad)
+    before = {"format": "1", "config": json.dumps(config)}  # as earlier versions wrote it
+    save_file(state, bad, before)
+    assert torch.equal(load_checkpoint(bad).state["w1"], state["w1"])
 
 
 # Settings and the command line

@@ -16,6 +16,7 @@ from typing import Any
 
 import hydra
 import numpy as np
+import numpy.typing as npt
 import torch
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -28,6 +29,7 @@ from hyte.errors import InputError, report_errors
 from hyte.files import atomic_write, strict_json
 from hyte.tokenizer import minilm_folder
 from training.arguments import arguments
+from training.checksum import KEY, checksum
 from training.data import Ints
 from training.distillation import Vectors, load_teacher, sha256
 from training.lines import find_files, read_lines
@@ -75,9 +77,16 @@ def embed_pairs(
             queries = _joined(queries, encode([query for query, _ in texts]))
             positives = _joined(positives, encode([text for _, text in texts]))
             count = len(queries)
-            tensors = {"queries": queries, "positives": positives, "file": file[:count], "line": line[:count]}
+            tensors: dict[str, npt.NDArray[Any]] = {
+                "queries": queries,
+                "positives": positives,
+                "file": file[:count],
+                "line": line[:count],
+            }
             with atomic_write(out) as target:
-                target.write(save(tensors, {"config": strict_json(config)}))
+                # Within the configuration: safetensors writes several entries in any order, and equal caches are equal
+                # files.
+                target.write(save(tensors, {"config": strict_json(config | {KEY: checksum(tensors)})}))
             bar.update(len(texts))
     return {
         "out": out, "pairs": len(queries), "bytes": Path(out).stat().st_size, "sha256": sha256(out),
