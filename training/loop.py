@@ -71,8 +71,8 @@ class Run:
         """What is validated and exported: the averaged weights, where there are any."""
         return self.average or self.model.state()
 
-    def go(self, pairs: Pairs, metrics: Metrics) -> None:
-        """Take the steps that are left, and keep their results.
+    def go(self, pairs: Pairs, metrics: Metrics, stop: Callable[[], bool] = lambda: False) -> None:
+        """Take the steps that are left, or those until `stop` is true, and keep their results.
 
         Raises InputError where loss or gradient stop being finite.
         """
@@ -84,7 +84,7 @@ class Run:
         busy = 0.0
         if progress.step == 0:
             self._log_order(metrics)
-        while not progress.finished(settings):
+        while not (progress.finished(settings) or stop()):
             since = time.perf_counter()
             batch = collate(pairs, next(order))
             lr, norm = self.step(batch, pairs)

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hyte.errors import InputError, report_errors
-from hyte.files import atomic_write
+from hyte.files import atomic_write, check_folder
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
 from training import parallel, summary
@@ -33,6 +33,7 @@ from training.model import Model
 from training.settings import Settings, from_config
 from training.sources import find_sources
 from training.state import Progress, check_same, describe_pairs, digest, load_last
+from training.stopping import Stopped, signals
 from training.tokens import TokenTable, idf_weights, load_tokens
 from training.validation import Validator
 
@@ -55,11 +56,12 @@ def train(settings: Settings) -> dict[str, Any]:
         `stopped_early`, `seconds`, `seconds_to_load`.
 
     Raises InputError for bad input, and where loss or gradient stop being finite: what this run last saved is kept.
+    Raises Stopped (a KeyboardInterrupt) where SIGINT or SIGTERM ended it between two steps; all is saved to go on.
     """
     started = time.perf_counter()
     out = Path(settings.out)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"out={out} is a file; name a folder")
+    check_folder("out", out)
+    check_folder("data.cache", settings.cache or ".")
     torch.manual_seed(settings.seed)
     last = _last(settings) if settings.resume else None
     if last is None and parallel.first():
@@ -148,11 +150,16 @@ def _go(run: Run, pairs: Pairs) -> None:
         file.write(OmegaConf.to_yaml(OmegaConf.create(run.config)).encode())
     (out / summary.FILE).unlink(missing_ok=True)
     metrics = Metrics(out / METRICS, start_wandb(settings.wandb_mode, settings.wandb_project, out, run.config), step)
-    try:
-        run.go(pairs, metrics)
-    finally:
-        metrics.close()
-        _draw(out)
+    with signals() as stop:
+        try:
+            run.go(pairs, metrics, stop)
+        finally:
+            metrics.close()
+            if not stop():
+                _draw(out)
+    if stop.number is not None and not run.progress.finished(settings):
+        place = f"step {run.progress.step} of {settings.steps}"
+        raise Stopped(f"stopped at {place}; go on with resume=true", stop.number)
 
 
 def _draw(out: Path) -> None:
@@ -166,7 +173,12 @@ def _draw(out: Path) -> None:
 
 def _finished(settings: Settings, last: Checkpoint, started: float) -> dict[str, Any]:
     """The result of a run that has nothing left to do."""
-    progress = Progress(**last.progress)
+    progress, checkpoint = Progress(**last.progress), Path(settings.out, FILE)
+    if not checkpoint.is_file():
+        raise InputError(
+            f"resume=true: {last.path} is of a finished run, whose {checkpoint} is missing; put it back, or train "
+            "again without resume"
+        )
     log.info("%s: finished at step %d, nothing to do", last.path, progress.step)
     log_scale = last.state.get("average.log_scale", last.state["log_scale"])
     result = _result(settings, progress, last.config["data"], log_scale.exp().item(), started)
@@ -266,7 +278,12 @@ def main(config: DictConfig) -> None:
     if not parallel.first():
         logging.disable(logging.WARNING)  # the first process says it
     with report_errors(OmegaConfBaseException):
-        result = train(from_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)))
+        settings = from_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+        try:
+            result = train(settings)
+        except Stopped as stopped:
+            sys.stderr.write(f"{stopped}\n")
+            sys.exit(stopped.code)
         if parallel.first():
             sys.stdout.write(json.dumps(result, indent=2) + "\n")
 
