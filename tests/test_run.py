@@ -337,6 +337,7 @@ def test_averaged_weights_by_hand(settings, bert, tmp_path):
         assert not torch.equal(kept[name], last[name])
         assert torch.equal(kept[name], last[f"average.{name}"])
     assert result["scale"] == pytest.approx(kept["log_scale"].exp().item())
+    assert read_metrics(Path(result["metrics"]))[-1]["scale"] == result["scale"]  # what is drawn is what is kept
 
 
 # Validation
@@ -503,6 +504,36 @@ def test_the_picture_is_redrawn_from_the_metrics_alone(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n')
     with pytest.raises(InputError, match="not what training wrote"):
         summary.draw(tmp_path)
+
+
+def test_no_label_of_the_picture_touches_another_or_the_edge(tmp_path, monkeypatch):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *given, **options: drawn.append(self) or save(self, *given, **options)
+    )
+    lines = [
+        {
+            "step": s,
+            "loss": 1 / s,
+            "lr": 1e-5 * s,
+            "grad_norm": 1e-5 * s,
+            "scale": 15.0 + s / 500,
+            "val/mean": 0.4 + s / 1e5,
+        }
+        for s in range(10, 100, 10)
+    ]
+    write_lines(tmp_path / "metrics.jsonl", lines)
+    summary.draw(tmp_path)
+    renderer = FigureCanvasAgg(drawn[0]).get_renderer()
+    boxes = [axes.yaxis.label.get_window_extent(renderer) for axes in drawn[0].axes]
+    boxes += [each.get_window_extent(renderer) for axes in drawn[0].axes for each in axes.get_yticklabels()]
+    assert len(boxes) > 20
+    assert all(0 <= box.x0 < box.x1 <= drawn[0].bbox.width for box in boxes)
+    labels = boxes[:5]
+    assert not any(one.overlaps(other) for one in labels for other in boxes if one is not other)
 
 
 def test_a_run_that_ends_early_leaves_a_picture_and_matplotlib_is_not_needed(settings, monkeypatch, caplog):

@@ -102,6 +102,7 @@ def test_plain_and_gzipped_files_are_read_with_their_line_numbers(tmp_path):
     [
         ('{"query": "q", "positive": "p"', "not JSON"),
         ("not json", "not JSON"),
+        ('{"query": "q", "positive": "p", "id": ' + "7" * 5000 + "}", "a number of more than 4300 digits; shorten it"),
         ('["q", "p"]', "expected an object"),
         ('{"query": "q", "positives": "p"}', "no column 'positive'; the line has 'query', 'positives'"),
         ('{"positive": "p"}', "no column 'query'"),
@@ -455,6 +456,14 @@ def test_step_that_is_not_finite_stops_and_keeps_the_last_checkpoint(settings, m
     kept = load_checkpoint(options.out)
     assert kept.config["step"] == 4
     assert all(torch.isfinite(value).all() for value in kept.state.values())
+
+
+@pytest.mark.parametrize(("log_scale", "scale"), [(-100.0, 1e-3), (100.0, 100.0), (2.0, math.exp(2.0))])
+def test_the_logit_scale_stays_in_its_range(settings, bert, log_scale, scale):
+    model, _ = training_loop.build(settings(), load_tokens("bge_small", bert), None)
+    model.log_scale.data.fill_(log_scale)
+    model.limit_scale()
+    assert model.log_scale.exp().item() == pytest.approx(scale)
 
 
 def test_learning_rate_that_explodes_is_reported_and_nothing_is_saved(settings):

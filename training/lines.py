@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -87,8 +88,11 @@ def _object(raw: bytes, where: str, columns: Sequence[str]) -> dict[str, Any]:
     """A JSON object that has these columns."""
     try:
         entry = json.loads(raw)
-    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 end here too
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:  # bytes that are not UTF-8 end here too
         raise InputError(f"{where}: not JSON in UTF-8 ({error}); every line must be one JSON object") from error
+    except ValueError as error:
+        digits = sys.get_int_max_str_digits()
+        raise InputError(f"{where}: a number of more than {digits} digits; shorten it or remove the line") from error
     if not isinstance(entry, dict):
         raise InputError(f"{where}: expected an object with {' and '.join(columns)}, not {type(entry).__name__}")
     _check_columns(entry, where, columns)

@@ -71,6 +71,11 @@ class Run:
         """What is validated and exported: the averaged weights, where there are any."""
         return self.average or self.model.state()
 
+    @property
+    def scale(self) -> float:
+        """Factor on the similarities that belongs to `weights`."""
+        return self.weights["log_scale"].exp().item()
+
     def go(self, pairs: Pairs, metrics: Metrics, stop: Callable[[], bool] = lambda: False) -> None:
         """Take the steps that are left, or those until `stop` is true, and keep their results.
 
@@ -94,7 +99,7 @@ class Run:
                 self.validate(metrics)
             if self._due(settings.log_every):
                 speed, busy = len(progress.losses) * len(batch.rows) / busy, 0.0
-                self._log(metrics, lr=lr, grad_norm=norm, scale=self.model.scale, pairs_per_s=speed)
+                self._log(metrics, lr=lr, grad_norm=norm, scale=self.scale, pairs_per_s=speed)
                 if progress.finished(settings):
                     self._log_order(metrics)
                 bar.set_postfix(loss=f"{progress.loss:.4f}", refresh=False)

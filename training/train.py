@@ -74,8 +74,7 @@ def train(settings: Settings) -> dict[str, Any]:
         run, pairs = _start(settings, last, device)
         loaded = time.perf_counter() - started
         _go(run, pairs)
-    scale = run.weights["log_scale"].exp().item()
-    return _result(settings, run.progress, run.config["data"], scale, started) | {"seconds_to_load": loaded}
+    return _result(settings, run.progress, run.config["data"], run.scale, started) | {"seconds_to_load": loaded}
 
 
 def _last(settings: Settings) -> Checkpoint:
