@@ -27,13 +27,13 @@ class Settings:
         tail: "exact", or "paper" to keep the paper's tails of pure overlap.
         k1: BM25's saturation of the term frequency, at least 0.
         b: BM25's length normalisation, 0 to 1.
-        k3: BM25's saturation of a term's frequency in the query, at least 0; None is off, as in the paper.
         fusion: one of `hyte.fusion.FUSIONS`.
         alpha: weight of BM25 in [0, 1]; 1 is BM25 alone, 0 is Lorentz alone.
         candidates: M, the chunks that BM25 hands to fusion, or "all" for exhaustive search.
         feedback: weight of the first hits' directions against the query's (`hyte.ranking.fed_back`), finite, at least
             0; 0 is off. It moves Lorentz scores only.
         feedback_docs: from how many of the first documents that direction comes, at least 1.
+        k3: BM25's saturation of a term's frequency in the query, at least 0; None is off, as in the paper.
     """
 
     analyzer: str = "english"
@@ -43,12 +43,12 @@ class Settings:
     tail: str = "exact"
     k1: float = 1.2
     b: float = 0.75
-    k3: float | None = None
     fusion: str = "zscore"
     alpha: float = 0.6
     candidates: Candidates = 200
     feedback: float = 0.0
     feedback_docs: int = 5
+    k3: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("k1", "b", "alpha", "feedback", *(["k3"] if self.k3 is not None else [])):
