@@ -19,7 +19,7 @@ from hyte.fusion import FUSIONS
 from hyte.index import MODES, Hit, HybridIndex
 from hyte.settings import Settings
 from hyte.snippets import printable, snippet
-from hyte.store import INDEX_FILE
+from hyte.commits import INDEX_FILE
 
 SUFFIXES = {".txt", ".md"}
 EXIT_NO_HIT = 1

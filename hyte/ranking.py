@@ -42,10 +42,10 @@ def inner_with(query: npt.NDArray[np.float32], chunks: Chunks) -> Inner:
     signed = query * np.where(np.arange(len(query)) == 0, np.float32(-1), np.float32(1))
 
     def inner(numbers: Numbers) -> Array:
-        every = chunks.points
-        most = len(numbers) > len(every) // 2  # then computing all is cheaper than copying these
+        most = len(numbers) > len(chunks) // 2  # then computing all is cheaper than copying these
+        rows = chunks.points.parts() if most else [chunks.points[numbers]]
         # Not a BLAS product: it gives a row other last bits in another place, and equal chunks would not tie.
-        products = np.einsum("nd,d->n", every if most else every[numbers], signed).astype(np.float64)
+        products = np.concatenate([np.einsum("nd,d->n", part, signed) for part in rows]).astype(np.float64)
         return np.where(chunks.known[numbers], products[numbers] if most else products, -np.inf)
 
     return inner

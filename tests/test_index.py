@@ -1,5 +1,6 @@
 """HybridIndex: six documents with rankings worked out here, and the rules that search follows."""
 
+import tempfile
 from itertools import pairwise
 
 import numpy as np
@@ -259,12 +260,12 @@ def test_empty_documents_are_counted_and_found_by_nothing(index):
 
 def test_adding_a_path_again_replaces_its_text(encoder):
     index = build(encoder)
-    assert index.add("cats", "old mat") is True
-    assert index.add("more", "red fish") is False
+    assert index.add("cats", "old mat") == "updated"
+    assert index.add("more", "red fish") == "added"
     assert names(index.search("cat", mode="bm25")) == []
     assert names(index.search("mat", mode="bm25")) == ["cats"]
-    assert index.add("cats", "new cat") is True
-    assert index.add("cats", "new cat") is True
+    assert index.add("cats", "new cat") == "updated"
+    assert index.add("cats", "new cat") == "unchanged"
     assert names(index.search("mat", mode="bm25")) == []
     assert len(index) == len(DOCUMENTS) + 1 == len(index.paths)
 
@@ -286,9 +287,11 @@ def test_any_sequence_of_changes_searches_as_a_fresh_build(encoder, steps, query
     index, current = HybridIndex(encoder, settings_), {}
     for path, text in steps:
         if text is not None:
-            index.add(path, text)
-            current.pop(path, None)
-            current[path] = text
+            same = current.get(path) == text
+            assert index.add(path, text) == ("unchanged" if same else "updated" if path in current else "added")
+            if not same:
+                current.pop(path, None)  # a changed document moves to the end
+                current[path] = text
         elif path in current:
             index.remove(path)
             del current[path]
@@ -297,6 +300,14 @@ def test_any_sequence_of_changes_searches_as_a_fresh_build(encoder, steps, query
     fresh = build(encoder, current, settings_)
     for mode in ("hybrid", "bm25", "lorentz"):
         assert index.search(query, 99, mode=mode) == fresh.search(query, 99, mode=mode)
+    assert (index.paths, len(index), index.n_chunks, index.n_empty) == (
+        list(current), len(current), fresh.n_chunks, fresh.n_empty,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(folder)
+        for found in (index, HybridIndex.load(folder)):
+            for mode in ("hybrid", "bm25", "lorentz"):
+                assert found.search(query, 99, mode=mode) == fresh.search(query, 99, mode=mode)
 
 
 def test_an_interrupted_flush_loses_nothing(encoder):

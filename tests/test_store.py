@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyte import HybridIndex, InputError, Settings, store
-from hyte.texts import pack
+from hyte.paths import escape_path, unescape_path
+from hyte.sections import SECTIONS, pieces
 
 FILES = ("idx.bin", "texts.z", "paths.txt")
 ODD_PATHS = [
@@ -32,7 +33,7 @@ def saved(encoder, tmp_path):
 def test_the_matrix_is_one_aligned_float32_block_where_the_head_says(saved, encoder):
     raw = (saved / "idx.bin").read_bytes()
     magic, version, length, _ = struct.unpack_from("<8sII32s", raw)
-    assert (magic, version) == (b"HYTEIDX\0", 1)
+    assert (magic, version) == (b"HYTEIDX\0", 2)
     head = json.loads(raw[48 : 48 + length])
     section = head["sections"]["points"]
     offset = -(-(48 + length) // 64) * 64 + section["offset"]
@@ -54,7 +55,7 @@ def test_every_flipped_byte_is_refused_or_harmless(saved, name):
             refused += str(saved / name) in str(error)
         else:
             assert found == expected
-    assert refused >= 0.8 * len(raw)  # what is left is padding between sections
+    assert refused >= 0.75 * len(raw)  # what is left is padding between sections
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -87,7 +88,7 @@ def test_another_format_version_is_named(saved):
     raw = bytearray((saved / "idx.bin").read_bytes())
     raw[8] = 7
     (saved / "idx.bin").write_bytes(raw)
-    with pytest.raises(InputError, match="format version 7, this program reads 1"):
+    with pytest.raises(InputError, match="format version 7, this program reads 2"):
         HybridIndex.load(saved)
 
 
@@ -97,7 +98,7 @@ def test_an_index_of_before_feedback_loads_without_it(saved):
     head = json.loads(raw[48 : 48 + length])
     assert (head["settings"].pop("feedback"), head["settings"].pop("feedback_docs")) == (0.0, 5)
     text = json.dumps(head).encode().ljust(length)  # the sections stay where they are
-    start = struct.pack("<8sII32s", b"HYTEIDX\0", 1, length, hashlib.sha256(text).digest())
+    start = struct.pack("<8sII32s", b"HYTEIDX\0", 2, length, hashlib.sha256(text).digest())
     (saved / "idx.bin").write_bytes(start + text + raw[48 + length :])
     loaded = HybridIndex.load(saved)
     assert loaded.settings == Settings(analyzer="alnum", window=3, overlap=1)
@@ -108,10 +109,11 @@ def test_a_nan_among_the_points_is_refused(encoder, tmp_path, monkeypatch):
     index = HybridIndex(encoder)
     index.add("a", "cat")
     index.flush()
-    index._chunks.points[0, 1] = np.nan
+    index._chunks.points.parts()[0][0, 1] = np.nan
     index.save(tmp_path / "idx")
-    with pytest.raises(InputError, match="section points holds a value that is not finite"):
-        HybridIndex.load(tmp_path / "idx")
+    loaded = HybridIndex.load(tmp_path / "idx")
+    with pytest.raises(InputError, match=r"section points \(offset \d+\) holds a value that is not finite"):
+        loaded.search("cat")
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -131,7 +133,7 @@ def test_a_save_that_fails_leaves_the_old_index_and_no_temporary_file(saved, enc
     with pytest.raises(error, match=str(saved) if error is OSError else None):
         index.save(saved)
     monkeypatch.undo()
-    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in saved.iterdir() if path.name != ".lock"} == before
 
 
 def test_an_index_on_a_read_only_medium_is_searched_without_writing(saved):
@@ -153,8 +155,8 @@ def test_odd_paths_survive_one_a_line(encoder, tmp_path):
 
 @given(st.text(st.characters()))
 def test_paths_are_escaped_reversibly_and_without_line_breaks(path):
-    line = store.escape_path(path)
-    assert store.unescape_path(line) == path
+    line = escape_path(path)
+    assert unescape_path(line) == path
     assert b"\n" not in line
     assert b"\r" not in line
 
@@ -165,7 +167,7 @@ def test_texts_are_read_one_by_one_across_block_borders(encoder, tmp_path, texts
     for i, text in enumerate(texts):
         index.add(str(i), text)
     index.save(tmp_path)
-    assert list(store.load(tmp_path).texts) == texts
+    assert list(store.load(tmp_path)[0].texts) == texts
 
 
 JUNK = st.sampled_from([None, -1, 0, 7, 10**9, 2**63, 1.5, "x", [], [10**9, 385], [1, 2, 3], {}, True])
@@ -185,7 +187,7 @@ def test_a_head_that_lies_with_the_right_checksum_is_refused_or_harmless(saved, 
     place[key] = data.draw(JUNK)
     text = json.dumps(head).encode()[: len(raw)]
     body = raw[-(-(48 + length) // 64) * 64 :]
-    start = struct.pack("<8sII32s", b"HYTEIDX\0", 1, len(text), hashlib.sha256(text).digest()) + text
+    start = struct.pack("<8sII32s", b"HYTEIDX\0", 2, len(text), hashlib.sha256(text).digest()) + text
     (saved / "idx.bin").write_bytes(start.ljust(-(-len(start) // 64) * 64, b"\0") + body)
     try:
         with suppress(InputError):
@@ -197,16 +199,15 @@ def test_a_head_that_lies_with_the_right_checksum_is_refused_or_harmless(saved, 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_numbers_that_lie_with_the_right_checksum_are_refused_or_harmless(saved, data):
-    contents = store.load(saved)
-    arrays = store._arrays(contents) | dict(zip(("text_ends", "text_blocks", "_"), pack(contents.texts), strict=True))
-    del arrays["_"]
+    contents, _ = store.load(saved)
+    arrays = store._arrays(contents, contents.texts.packed())
     name = data.draw(st.sampled_from([name for name, array in arrays.items() if array.dtype.kind in "iu"]))
     array = arrays[name] = arrays[name].copy()
     info = np.iinfo(array.dtype)
     array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.sampled_from([info.min, 0, 1, 5, info.max]))
     raw = (saved / "idx.bin").read_bytes()
     head = json.loads(raw[48 : 48 + struct.unpack_from("<I", raw, 12)[0]])
-    (saved / "idx.bin").write_bytes(b"".join(store._index_parts(head, arrays)))
+    (saved / "idx.bin").write_bytes(b"".join(pieces({key: head[key] for key in head if key != "sections"}, arrays)))
     try:
         with suppress(InputError):
             index = HybridIndex.load(saved)

@@ -1,0 +1,31 @@
+r"""Paths as lines of bytes, which any path comes back from.
+
+A backslash is written `\\`, a line feed `\n`, a carriage return `\r`, and a byte that is not UTF-8 `\xNN`; the rest is
+UTF-8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+
+def escape_path(path: str) -> bytes:
+    """A path as one line of bytes without its line feed."""
+    plain = path.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return b"".join(_escaped_characters(plain))
+
+
+def _escaped_characters(text: str) -> Iterator[bytes]:
+    for part in re.split("([\ud800-\udfff])", text):
+        if len(part) == 1 and "\udc80" <= part <= "\udcff":  # how Python holds a byte that is not UTF-8
+            yield f"\\x{ord(part) - 0xDC00:02x}".encode()
+        else:
+            yield part.encode("utf-8", "surrogatepass")
+
+
+def unescape_path(line: bytes) -> str:
+    """Inverse of `escape_path`."""
+    plain = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
+    text = line.decode("utf-8", "surrogatepass")
+    return re.sub(r"\\(?:[\\nr]|x[0-9a-f]{2})", lambda m: plain.get(m[0]) or chr(0xDC00 + int(m[0][2:], 16)), text)
