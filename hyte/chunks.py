@@ -51,7 +51,7 @@ class Chunks:
     @classmethod
     def of(cls, rows: Rows) -> Chunks:
         """Those of `rows`, to which more can be appended."""
-        return cls(*map(Growing, rows))
+        return cls(*(Growing(column) for column in rows))
 
     def __len__(self) -> int:
         return len(self.document)

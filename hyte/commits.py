@@ -119,7 +119,7 @@ def _is(path: Path, expected: dict[str, Any]) -> bool:
     """Whether a file has the length and the sha256 that `idx.bin` wants."""
     with suppress(OSError):
         if path.stat().st_size == expected["length"]:
-            return _sha256(path) == expected["sha256"]
+            return _sha256(path) == str(expected["sha256"])
     return False
 
 
@@ -163,7 +163,8 @@ def opened(folder: Path, name: str, expected: dict[str, Any]) -> memoryview:
     """What a file holds that `idx.bin` wants, under whichever name it is."""
     length, sha256 = int(expected["length"]), str(expected["sha256"])
     tried: list[str] = []
-    for path in (folder / name, folder / (name + NEW)):
+    new = folder / (name + NEW)
+    for path in (folder / name, new, folder / name):  # twice, for the new one may take its place after the first look
         try:
             with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)

@@ -56,7 +56,7 @@ class Documents:
         return self._digests[np.array([number])].tobytes()
 
     def append(self, paths: Sequence[str], texts: Sequence[str], digests: Sequence[bytes]) -> None:
-        """Put documents at the end. One whose path is there already takes its place, and the old one must be removed."""
+        """Put documents at the end. One whose path is there already takes its place; the old one must be removed."""
         self.texts.append(texts)
         self._digests.append(np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32))
         self.numbers |= {path: number for number, path in enumerate(paths, self.size)}

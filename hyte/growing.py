@@ -55,7 +55,7 @@ class Growing:
         self._tail[self._used : needed] = rows
         self._used = needed
 
-    def __getitem__(self, numbers: npt.NDArray[np.intp]) -> Rows:
+    def __getitem__(self, numbers: npt.NDArray[np.integer[Any]]) -> Rows:
         """A copy of the rows of these numbers (n,)."""
         first = self._base.shape[0]
         if self._used == 0:
@@ -77,7 +77,7 @@ class Growing:
         parts = self.parts()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def put(self, numbers: npt.NDArray[np.intp], value: Any) -> None:
+    def put(self, numbers: npt.NDArray[np.integer[Any]], value: Any) -> None:
         """Set rows (n,) to a value. The base must be writable where they lie in it."""
         first = self._base.shape[0]
         old = numbers < first

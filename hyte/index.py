@@ -118,6 +118,11 @@ class HybridIndex:
         return len(self._documents.numbers) - len(np.unique(self._chunks.document[self._alive()]))
 
     @property
+    def generation(self) -> int | None:
+        """Number of the generation that was opened or saved last; None before."""
+        return self._opened[1] if self._opened else None
+
+    @property
     def changed(self) -> bool:
         """Whether there is something to save since `load` or the last `save`."""
         return bool(self._added or self._removed or self._changed)
@@ -125,8 +130,8 @@ class HybridIndex:
     def add(self, path: str, text: str, title: str = "") -> Added:
         """Add a document, in place of the one of that path if there is one.
 
-        Returns "updated" where there was one, and "unchanged", doing nothing, where it had this very text and title. The
-        work is done at the next search, save or `flush`, for all added documents together.
+        Returns "updated" where there was one, and "unchanged", doing nothing, where it had this very text and title.
+        The work is done at the next search, save or `flush`, for all added documents together.
         Raises TypeError where something is not a string.
         """
         for what, value in (("path", path), ("text", text), ("title", title)):
@@ -196,7 +201,7 @@ class HybridIndex:
         self._bm25.settle()
         self._chunks = Chunks.of(rows)
 
-    def _tokens_of(self, fields: list[Field], parts: list[Chunks], progress: Progress | None) -> Iterator[list[str]]:
+    def _tokens_of(self, fields: list[Field], parts: list[Rows], progress: Progress | None) -> Iterator[list[str]]:
         """Yield the tokens of each new chunk in order, appending the chunks themselves to `parts`."""
         for first in range(0, len(fields), BLOCK):
             block = fields[first : first + BLOCK]

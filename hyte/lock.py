@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hyte.errors import InputError
@@ -28,7 +28,7 @@ _held = threading.local()  # the folders that this thread holds, so that it may 
 def writing(folder: str | Path, wait: float = WAIT) -> Iterator[None]:
     """Be the only writer of an index; who is it already may enter again. The folder is made if missing.
 
-    The lock's file is empty and stays. Raises InputError where another is still writing after `wait` seconds.
+    The lock is on an empty file, which a killed process leaves behind, but not locked. Raises InputError where another is still writing after `wait` seconds.
     """
     target = os.path.realpath(folder)
     mine: set[str] = _held.__dict__.setdefault("folders", set())
@@ -36,23 +36,39 @@ def writing(folder: str | Path, wait: float = WAIT) -> Iterator[None]:
         yield
         return
     os.makedirs(target, exist_ok=True)
-    handle = os.open(os.path.join(target, LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o666)
+    path = os.path.join(target, LOCK_FILE)
+    handle = _acquire(path, time.monotonic() + wait)
+    if handle is None:
+        raise InputError(
+            f"{folder}: another process is writing to this index, still after {wait:g} s; try again when it is done"
+        )
+    mine.add(target)
     try:
-        _acquire(handle, folder, time.monotonic() + wait, wait)
-        mine.add(target)
         yield
     finally:
         mine.discard(target)
+        with suppress(OSError):
+            os.unlink(path)
         os.close(handle)  # and with it goes the lock
 
 
-def _acquire(handle: int, folder: str | Path, until: float, wait: float) -> None:
-    while not _taken(handle):
+def _acquire(path: str, until: float) -> int | None:
+    """A handle of the locked file, None where another held it until then."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if _taken(handle) and _is_there(path, handle):
+            return handle
+        os.close(handle)
         if time.monotonic() >= until:
-            raise InputError(
-                f"{folder}: another process is writing to this index, still after {wait:g} s; try again when it is done"
-            )
+            return None
         time.sleep(TRY_EVERY)
+
+
+def _is_there(path: str, handle: int) -> bool:
+    """Whether the file is still the one of that name: who held it before may have removed it."""
+    with suppress(OSError):
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    return False
 
 
 def _taken(handle: int) -> bool:
@@ -60,7 +76,7 @@ def _taken(handle: int) -> bool:
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
     except (BlockingIOError, PermissionError):
         return False
     return True

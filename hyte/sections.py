@@ -1,7 +1,7 @@
 r"""`idx.bin`: a head and named arrays in one file, each with its checksum.
 
-Little-endian: magic `HYTEIDX\0`, format version (uint32), length of the head (uint32), sha256 of the head (32 bytes), the
-head (JSON), then the sections, each on a multiple of 64 bytes from the beginning. docs/FORMATS.md has all of it.
+Little-endian: magic `HYTEIDX\0`, format version (uint32), length of the head (uint32), sha256 of the head (32 bytes),
+the head (JSON), then the sections, each on a multiple of 64 bytes from the beginning. docs/FORMATS.md has all of it.
 """
 
 from __future__ import annotations
@@ -80,9 +80,7 @@ class CheckedRows:
         where: the file, and at which offset in it the rows begin.
     """
 
-    def __init__(
-        self, rows: npt.NDArray[np.float32], expected: npt.NDArray[np.uint8], where: tuple[Path, int]
-    ) -> None:
+    def __init__(self, rows: npt.NDArray[np.float32], expected: npt.NDArray[np.uint8], where: tuple[Path, int]) -> None:
         self._rows, self._expected, self._where = rows, expected, where
         self._step = rows_checked_together(rows.shape[1])
         self._checked = np.zeros(len(expected), bool)
@@ -95,7 +93,8 @@ class CheckedRows:
             for block in range(len(self._checked)) if whole else np.unique(np.asarray(numbers) // self._step):
                 if not self._checked[block]:
                     self._check(int(block))
-        return self._rows[numbers]
+        found: npt.NDArray[np.float32] = self._rows[numbers]
+        return found
 
     def _check(self, block: int) -> None:
         rows = self._rows[block * self._step : (block + 1) * self._step]

@@ -17,14 +17,13 @@ import numpy.typing as npt
 from hyte import commits
 from hyte.bm25 import BM25, Postings
 from hyte.chunks import Rows
+from hyte.commits import INDEX_FILE, PATHS_FILE, TEXTS_FILE, Buffer, Digest
 from hyte.encoder import check_record
 from hyte.errors import InputError
-from hyte.commits import INDEX_FILE, PATHS_FILE, TEXTS_FILE, Buffer, Digest
 from hyte.paths import escape_path, unescape_path
 from hyte.sections import BUILD_AGAIN, Arrays, CheckedRows, Index, pieces, sums
 from hyte.settings import Settings
 from hyte.texts import BLOCK, Packed, Texts
-
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,14 @@ def _load(source: Path) -> tuple[Contents, int]:
         lines = [unescape_path(line) for line in bytes(paths).split(b"\n")[:-1]]
         _check_numbers(path, head["documents"], len(lines), len(texts), arrays)
         contents = Contents(
-            settings, made_by, lines, arrays["digests"],
-            Texts(texts, arrays["text_blocks"], arrays["text_spans"]), _rows(arrays, index.points), _bm25(settings, arrays),
-        )  # fmt: skip
+            settings,
+            made_by,
+            paths=lines,
+            digests=arrays["digests"],
+            texts=Texts(texts, arrays["text_blocks"], arrays["text_spans"]),
+            chunks=_rows(arrays, index.points),
+            bm25=_bm25(settings, arrays),
+        )
         return contents, int(head["generation"])
 
 

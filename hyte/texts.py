@@ -101,7 +101,9 @@ class Texts(Sequence[str]):
         end = old.blocks[-1] if len(old.blocks) else np.zeros(2, np.int64)
         spans = np.where(new.spans.any(axis=1, keepdims=True), new.spans + end[1], 0)
         return Packed(
-            np.concatenate([old.spans, spans]), np.concatenate([old.blocks, new.blocks + end]), old.content + new.content
+            np.concatenate([old.spans, spans]),
+            np.concatenate([old.blocks, new.blocks + end]),
+            old.content + new.content,
         )
 
     def _taken_over(self) -> Packed:
@@ -118,9 +120,13 @@ class Texts(Sequence[str]):
         moved = np.cumsum(sizes, axis=0)
         shift = np.append(starts[:, 1] - (moved - sizes)[:, 1], 0)  # bytes that went before each block
         spans = np.where(
-            (self._spans[:, 0] < self._spans[:, 1])[:, None], self._spans - shift[self._places(self._spans[:, 0])][:, None], 0
+            (self._spans[:, 0] < self._spans[:, 1])[:, None],
+            self._spans - shift[self._places(self._spans[:, 0])][:, None],
+            0,
         )
-        content: list[Buffer] = [self._content[int(a) : int(b)] for a, b in zip(starts[used, 0], ends[used, 0], strict=True)]
+        content: list[Buffer] = [
+            self._content[int(a) : int(b)] for a, b in zip(starts[used, 0], ends[used, 0], strict=True)
+        ]
         return Packed(spans, moved[used], content)
 
     def _places(self, offsets: Longs) -> npt.NDArray[np.intp]:

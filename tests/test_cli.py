@@ -2,12 +2,16 @@
 
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
+import zlib
 
 import pytest
 
 from hyte.cli import main, read_text
+from hyte.commits import FILES
 from hyte.errors import InputError
 from tests.conftest import write_artifact
 
@@ -99,7 +103,7 @@ def test_add_updates_and_remove_removes_files_and_folders(idx, notes, capsys):
 def test_one_file_under_several_spellings_is_one_document(idx, notes, tmp_path, capsys):
     (tmp_path / "link").symlink_to(notes)
     main(["add", str(idx), f"{notes}/./cats.txt", str(tmp_path / "link" / "cats.txt"), str(notes)])
-    assert "0 added, 2 updated" in capsys.readouterr().out
+    assert "0 added, 0 updated, 0 skipped, 2 unchanged" in capsys.readouterr().out
 
 
 def test_info_shows_settings_and_sizes(idx, tiny_artifact, capsys):
@@ -277,3 +281,63 @@ def test_output_in_a_pipe_has_no_carriage_returns_or_colours(idx, notes, tmp_pat
     for stream in (done.stdout, done.stderr, found.stdout, found.stderr):
         assert b"\r" not in stream
         assert b"\x1b" not in stream
+
+
+def test_what_did_not_change_is_not_done_again_and_what_is_gone_goes(idx, notes, capsys):
+    before = {name: (idx / name).read_bytes() for name in FILES}
+    assert main(["add", str(idx), str(notes)]) == 0
+    assert "0 added, 0 updated, 0 skipped, 2 unchanged; " in capsys.readouterr().out
+    assert {name: (idx / name).read_bytes() for name in FILES} == before
+    stat = (notes / "cats.txt").stat()
+    (notes / "cats.txt").write_text((notes / "cats.txt").read_text().replace("cat", "dog"))  # as long as before
+    os.utime(notes / "cats.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    (notes / "deep" / "sea.md").unlink()
+    assert main(["add", str(idx), str(notes)]) == 0
+    assert "0 added, 1 updated, 0 skipped, 1 gone; " in capsys.readouterr().out
+    assert main(["search", str(idx), "sea", "--mode", "bm25"]) == 1
+
+
+def test_an_empty_folder_takes_nothing_out(idx, notes, capsys):
+    """It may be a disk that is not mounted."""
+    shutil.rmtree(notes)
+    notes.mkdir()
+    with pytest.raises(SystemExit):
+        main(["add", str(idx), str(notes)])
+    assert "nothing to index" in capsys.readouterr().err
+    assert main(["search", str(idx), "cat", "--mode", "bm25"]) == 0
+
+
+def test_compact_gives_the_disk_back_what_a_removed_text_held(idx, notes, capsys):
+    (notes / "secret.txt").write_text("secret " + "".join(random.Random(0).choices("abcdefgh ", k=200_000)))
+    main(["add", str(idx), str(notes)])
+    full = (idx / "texts.z").stat().st_size
+    main(["remove", str(idx), str(notes / "secret.txt")])
+    capsys.readouterr()
+    assert main(["compact", str(idx)]) == 0
+    assert "bytes before" in capsys.readouterr().out
+    assert (idx / "texts.z").stat().st_size < full / 100
+    assert b"secret" not in zlib.decompress((idx / "texts.z").read_bytes())
+    assert main(["check", str(idx)]) == 0
+
+
+@pytest.mark.parametrize("command", ["add", "remove", "compact"])
+def test_where_no_index_is_nothing_is_made(command, tmp_path, notes, capsys):
+    paths = [] if command == "compact" else [str(notes)]
+    with pytest.raises(SystemExit) as stopped:
+        main([command, str(tmp_path / "none"), *paths])
+    assert stopped.value.code == 2
+    assert "no index there; make one with: hyte index" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_check_reads_what_opening_does_not(idx, capsys):
+    raw = bytearray((idx / "idx.bin").read_bytes())
+    head = json.loads(raw[48 : 48 + int.from_bytes(raw[12:16], "little")])
+    place = -(-(48 + int.from_bytes(raw[12:16], "little")) // 64) * 64 + head["sections"]["points"]["offset"]
+    raw[place + 5] ^= 1
+    (idx / "idx.bin").write_bytes(raw)
+    assert main(["info", str(idx)]) == 0
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(idx)])
+    assert stopped.value.code == 2
+    assert f"idx.bin: section points (offset {place}) is damaged" in capsys.readouterr().err

@@ -287,27 +287,30 @@ def test_any_sequence_of_changes_searches_as_a_fresh_build(encoder, steps, query
     index, current = HybridIndex(encoder, settings_), {}
     for path, text in steps:
         if text is not None:
-            same = current.get(path) == text
-            assert index.add(path, text) == ("unchanged" if same else "updated" if path in current else "added")
-            if not same:
-                current.pop(path, None)  # a changed document moves to the end
-                current[path] = text
+            told = "unchanged" if current.get(path) == text else "updated" if path in current else "added"
+            assert index.add(path, text) == told
+            if told == "updated":
+                del current[path]  # it moves to the end
+            current[path] = text
         elif path in current:
             index.remove(path)
             del current[path]
         if text and len(text) % 2:
             index.flush()
     fresh = build(encoder, current, settings_)
-    for mode in ("hybrid", "bm25", "lorentz"):
-        assert index.search(query, 99, mode=mode) == fresh.search(query, 99, mode=mode)
+    same_answers(index, fresh, query)
     assert (index.paths, len(index), index.n_chunks, index.n_empty) == (
         list(current), len(current), fresh.n_chunks, fresh.n_empty,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         index.save(folder)
-        for found in (index, HybridIndex.load(folder)):
-            for mode in ("hybrid", "bm25", "lorentz"):
-                assert found.search(query, 99, mode=mode) == fresh.search(query, 99, mode=mode)
+        same_answers(index, fresh, query)
+        same_answers(HybridIndex.load(folder), fresh, query)
+
+
+def same_answers(index, other, query):
+    for mode in ("hybrid", "bm25", "lorentz"):
+        assert index.search(query, 99, mode=mode) == other.search(query, 99, mode=mode)
 
 
 def test_an_interrupted_flush_loses_nothing(encoder):
