@@ -1,6 +1,7 @@
 """Commits: one point at which a generation counts, whoever dies when; one writer, readers that keep what they have."""
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -252,3 +253,53 @@ def test_the_lock_works_where_there_is_no_flock(saved, monkeypatch):
         lock._held.folders.clear()
         with pytest.raises(InputError, match="another process"):
             enter(saved, 0)
+
+
+FULL = """
+import resource, sys
+from hyte import HybridIndex, Settings
+index = HybridIndex.load(sys.argv[1], need_encoder=False)
+index.remove("a.txt")
+index.compact()
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+try:
+    index.save(sys.argv[1])
+except OSError as error:
+    print(error.filename)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 10, 100, 1000])
+def test_a_disk_that_fills_up_leaves_the_old_generation_and_names_the_file(saved, encoder, limit):
+    before = {name: (saved / name).read_bytes() for name in FILES}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(saved), str(limit)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith(str(saved))
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+    assert texts(HybridIndex.load(saved, encoder)) == OLD
+
+
+def test_a_text_is_read_after_any_sequence_of_saves(tmp_path):
+    """Blocks are taken over, dropped and packed anew; each text stays what it was."""
+    random_ = random.Random(0)
+    index, held = HybridIndex(None, Settings(analyzer="whitespace")), {}
+    for step in range(60):
+        path = f"d{random_.randrange(8)}"
+        held.pop(path, None)
+        held[path] = random_.choice(["", "é", "x" * random_.choice([10, 65_535, 65_536, 65_537, 200_000])]) + str(step)
+        index.add(path, held[path])
+        if step % 7 == 3 and path in held:
+            gone = random_.choice(list(held))
+            index.remove(gone)
+            del held[gone]
+        index.save(tmp_path)
+        if step % 5 == 0:
+            index = HybridIndex.load(tmp_path)
+        assert texts(HybridIndex.load(tmp_path)) == held
+        index.check()
+    index.compact()
+    index.save(tmp_path)
+    assert texts(HybridIndex.load(tmp_path)) == held

@@ -1,6 +1,7 @@
 """HybridIndex: six documents with rankings worked out here, and the rules that search follows."""
 
 import tempfile
+import zlib
 from itertools import pairwise
 
 import numpy as np
@@ -486,3 +487,72 @@ def test_an_empty_index_saves_loads_and_grows(encoder, tmp_path):
     assert index.search("cat") == []
     index.add("a", "cat")
     assert names(index.search("cat")) == ["a"]
+
+
+def test_a_removed_document_never_comes_back(encoder, tmp_path):
+    """A rare and a common word together, in every mode, before and after a save; nor does its text stay on the disk."""
+    index = build(encoder, {f"d{i}": f"cat sat {'sea ' * (i % 3)}" for i in range(19)} | {"gone": "cat gene 5ecret"})
+    index.save(tmp_path)
+    index.remove("gone")
+    for found in (index, HybridIndex.load(tmp_path)):
+        if found is not index:
+            found.remove("gone")
+            found.compact()
+            found.save(tmp_path)
+        for mode in ("hybrid", "bm25", "lorentz"):
+            for candidates in (3, "all"):
+                hits = found.search("gene cat", 20, mode=mode, candidates=candidates)
+                assert len(hits) == 19
+                assert "gone" not in names(hits)
+    again = HybridIndex.load(tmp_path)
+    assert len(again.search("gene cat", 20)) == 19
+    raw = (tmp_path / "texts.z").read_bytes()
+    assert b"5ecret" not in zlib.decompress(raw)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "bm25", "lorentz"])
+def test_removing_the_nearest_leaves_as_many_results_as_were_asked_for(encoder, mode):
+    index = build(encoder, {f"d{i}": f"cat {'dog ' * (i % 7)}{'sea ' * (i // 7)}" for i in range(60)})
+    for hit in index.search("cat", 10, mode=mode):
+        index.remove(hit.path)
+    assert len(index.search("cat", 10, mode=mode)) == 10
+    assert len(index.search("cat", 99, mode=mode, candidates="all")) == 50
+
+
+def test_removing_the_last_document_leaves_an_index_that_saves_loads_and_grows(encoder, tmp_path):
+    index = build(encoder, {"a": "cat"})
+    index.remove("a")
+    index.save(tmp_path)
+    again = HybridIndex.load(tmp_path)
+    assert (len(again), again.n_chunks, again.search("cat")) == (0, 0, [])
+    again.add("b", "cat")
+    assert names(again.search("cat")) == ["b"]
+    assert [(tmp_path / name).stat().st_size for name in ("texts.z", "paths.txt")] == [0, 0]
+
+
+def test_what_is_added_is_found_at_once_and_costs_no_copy_of_the_rest(encoder, tmp_path):
+    build(encoder, {f"d{i}": f"cat {i}" for i in range(300)}).save(tmp_path)
+    index = HybridIndex.load(tmp_path)
+    base, postings = index._chunks.points._base, index._bm25.parts[0]
+    for i in range(20):
+        index.add(f"new {i}", f"protein {i}")
+        assert f"new {i}" in names(index.search("protein", 99, mode="bm25"))
+        index.add(f"d{i}", f"old fish {i}")
+        assert f"d{i}" not in names(index.search("cat", 999, mode="bm25"))
+    assert index._chunks.points._base is base
+    assert index._bm25.parts[0] is postings
+
+
+def test_ten_thousand_changes_do_not_pile_up_in_memory_or_on_disk(tmp_path):
+    index = HybridIndex(None, Settings(analyzer="whitespace"))
+    for i in range(10_000):
+        index.add(f"d{i % 5}", f"word {i}")
+        if i % 10 == 0:
+            index.flush()
+        if i % 1000 == 0:
+            index.save(tmp_path)
+    assert len(index._chunks) < 3000
+    assert index._documents.size < 3000
+    index.save(tmp_path)
+    assert (tmp_path / "texts.z").stat().st_size < 3000
+    assert sorted(index.paths) == [f"d{i}" for i in range(5)]
