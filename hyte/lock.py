@@ -28,7 +28,8 @@ _held = threading.local()  # the folders that this thread holds, so that it may 
 def writing(folder: str | Path, wait: float = WAIT) -> Iterator[None]:
     """Be the only writer of an index; who is it already may enter again. The folder is made if missing.
 
-    The lock is on an empty file, which a killed process leaves behind, but not locked. Raises InputError where another is still writing after `wait` seconds.
+    The lock is on an empty file, which a killed process leaves behind, but not locked. Raises InputError where another
+    is still writing after `wait` seconds.
     """
     target = os.path.realpath(folder)
     mine: set[str] = _held.__dict__.setdefault("folders", set())

@@ -24,6 +24,13 @@ def _escaped_characters(text: str) -> Iterator[bytes]:
             yield part.encode("utf-8", "surrogatepass")
 
 
+def read_paths(lines: bytes) -> list[str]:
+    """The paths of lines that each end in a line feed."""
+    if b"\\" not in lines:
+        return lines.decode("utf-8", "surrogatepass").split("\n")[:-1]
+    return [unescape_path(line) for line in lines.split(b"\n")[:-1]]
+
+
 def unescape_path(line: bytes) -> str:
     """Inverse of `escape_path`."""
     plain = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}

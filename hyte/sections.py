@@ -40,7 +40,6 @@ SECTIONS = {
     "starts": ("int64", 1),
     "postings": ("int32", 1),
     "frequencies": ("int32", 1),
-    "term_ends": ("int64", 1),
     "terms": ("uint8", 1),
     "digests": ("uint8", 2),
     "text_spans": ("int64", 2),

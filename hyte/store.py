@@ -20,7 +20,7 @@ from hyte.chunks import Rows
 from hyte.commits import INDEX_FILE, PATHS_FILE, TEXTS_FILE, Buffer, Digest
 from hyte.encoder import check_record
 from hyte.errors import InputError
-from hyte.paths import escape_path, unescape_path
+from hyte.paths import escape_path, read_paths
 from hyte.sections import BUILD_AGAIN, Arrays, CheckedRows, Index, pieces, sums
 from hyte.settings import Settings
 from hyte.texts import BLOCK, Packed, Texts
@@ -96,7 +96,7 @@ def _load(source: Path) -> tuple[Contents, int]:
         if made_by is not None:
             check_record(made_by)
         texts, paths = (commits.opened(source, name, head["files"][name]) for name in (TEXTS_FILE, PATHS_FILE))
-        lines = [unescape_path(line) for line in bytes(paths).split(b"\n")[:-1]]
+        lines = read_paths(bytes(paths))
         _check_numbers(path, head["documents"], len(lines), len(texts), arrays)
         contents = Contents(
             settings,
@@ -123,7 +123,6 @@ def _told_as_damage(path: Path) -> Iterator[None]:
 
 def _arrays(contents: Contents, texts: Packed) -> Arrays:
     rows, postings = contents.chunks, contents.bm25.parts[0]
-    terms = [term.encode("utf-8", "surrogatepass") for term in postings.terms]
     points = rows.points[:]
     return {
         "points": points,
@@ -136,8 +135,9 @@ def _arrays(contents: Contents, texts: Packed) -> Arrays:
         "starts": postings.starts,
         "postings": postings.chunks,
         "frequencies": postings.frequencies,
-        "term_ends": np.cumsum([len(term) for term in terms], dtype=np.int64),
-        "terms": np.frombuffer(b"".join(terms), np.uint8),
+        "terms": np.frombuffer(
+            "".join(f"{term}\n" for term in postings.terms).encode("utf-8", "surrogatepass"), np.uint8
+        ),
         "digests": contents.digests,
         "text_spans": texts.spans,
         "text_blocks": texts.blocks,
@@ -150,27 +150,27 @@ def _rows(arrays: Arrays, points: CheckedRows) -> Rows:
 
 
 def _bm25(settings: Settings, arrays: Arrays) -> BM25:
-    text, ends = arrays["terms"].tobytes(), arrays["term_ends"].tolist()
-    terms = (text[start:end].decode("utf-8", "surrogatepass") for start, end in zip([0, *ends], ends, strict=False))
-    numbers = {term: number for number, term in enumerate(terms)}
+    terms = arrays["terms"].tobytes().decode("utf-8", "surrogatepass").split("\n")[:-1]
+    numbers = dict(zip(terms, range(len(terms)), strict=True))
+    if len(arrays["starts"]) != len(numbers) + 1:
+        raise ValueError(f"{len(numbers)} terms, {len(arrays['starts'])} starts")
     postings = Postings(numbers, arrays["starts"], arrays["postings"], arrays["frequencies"])
     return BM25(settings.k1, settings.b, arrays["lengths"], postings)
 
 
 def _check_numbers(path: Path, documents: int, texts: int, packed: int, arrays: Arrays) -> None:
     """Raises InputError where sections do not fit each other, or a number points outside of what it counts."""
-    chunks, terms, postings = len(arrays["points"]), len(arrays["term_ends"]), len(arrays["postings"])
+    chunks, postings = len(arrays["points"]), len(arrays["postings"])
     blocks = arrays["text_blocks"]
-    rising = {"starts": postings, "term_ends": len(arrays["terms"])}
     below = {"document": documents, "postings": chunks, "number": None, "span": None, "lengths": None}
     fits = (
         all(len(arrays[name]) == chunks for name in ("document", "number", "span", "known", "lengths"))
-        and len(arrays["starts"]) == terms + 1
+        and len(arrays["starts"]) > 0
         and len(arrays["frequencies"]) == postings
         and len(arrays["text_spans"]) == documents == texts
         and arrays["digests"].shape == (documents, 32)
         and arrays["span"].shape[1] == arrays["text_spans"].shape[1] == blocks.shape[1] == 2
-        and all(_rises(arrays[name], last) for name, last in rising.items())
+        and _rises(arrays["starts"], postings)
         and _rises(blocks[:, 0], packed)
         and _rises(blocks[:, 1], None)
         and bool((np.diff(blocks[:, 1], prepend=0) <= BLOCK).all())

@@ -1,4 +1,4 @@
-"""The documents' texts as `texts.z` holds them: blocks of at most 64 KiB of UTF-8, each a zlib stream of its own."""
+"""The documents' texts as `texts.z` holds them: blocks of at most 16 KiB of UTF-8, each a zlib stream of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hyte.errors import InputError
 
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 SLACK = 16  # so many blocks more than needed are no reason to pack anew
 
 Longs = npt.NDArray[np.int64]
@@ -139,24 +139,25 @@ class Texts(Sequence[str]):
             return ""
         first, last = (int(x) for x in self._places(np.array([start, end - 1])))
         try:
-            held = b"".join(self.inflate(i) for i in range(first, last + 1))
-            before = int(self._blocks[first - 1, 1]) if first else 0
+            before, until = (int(self._blocks[i - 1, 1]) if i else 0 for i in (first, last))
+            whole = [self.inflate(i) for i in range(first, last)]
+            held = b"".join([*whole, self.inflate(last, end - until)])
             return held[start - before : end - before].decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
             raise InputError(f"texts.z: text {number} is not where idx.bin says ({error}); build it anew") from error
 
-    def inflate(self, block: int) -> bytes:
-        """What a block holds. Raises InputError where that is not what its size says."""
+    def inflate(self, block: int, size: int | None = None) -> bytes:
+        """The first `size` bytes that a block holds, or all. Raises InputError where it does not hold so many."""
         start, before = (int(x) for x in self._blocks[block - 1]) if block else (0, 0)
         end, after = (int(x) for x in self._blocks[block])
+        wanted = after - before if size is None else size
         try:
-            held = zlib.decompressobj().decompress(self._content[start:end], BLOCK)
+            held = zlib.decompressobj().decompress(self._content[start:end], wanted or 1)
         except zlib.error as error:
             raise InputError(f"texts.z: the block at offset {start} is damaged ({error}); build it anew") from error
-        if len(held) != after - before:
+        if len(held) != wanted:
             raise InputError(
-                f"texts.z: the block at offset {start} holds {len(held)} bytes, idx.bin says {after - before}; "
-                "build it anew"
+                f"texts.z: the block at offset {start} holds {len(held)} bytes, not {wanted}; build it anew"
             )
         return held
 
