@@ -13,17 +13,22 @@ EVALUATE = $(BIN)/python -m eval.run -m collection=$(TEST) 'out=$(TABLE)/eval/$@
 TRAIN = $(BIN)/python -m training.train 'data.pairs=["$(DATA)/train/*.jsonl.gz"]' wandb.mode=disabled
 
 # The trained rows of the README's table, and what each says to training.train.
-RECIPES := hyte hyte-2 teacher teacher-2 oem einstein euclid idf untrained hierarchy
-RECIPE_hyte := experiment=hyte
-RECIPE_hyte-2 := experiment=hyte seed=2
-RECIPE_teacher := experiment=hyte_teacher distillation.cache=$(TABLE)/teacher.safetensors checkpoint=$(TABLE)/hyte
-RECIPE_teacher-2 := $(RECIPE_teacher)-2 seed=2
+RECIPE_run-1 := experiment=hyte seed=1
+RECIPE_run-2 := experiment=hyte seed=2
+RECIPE_run-3 := experiment=hyte seed=3
+RECIPE_run-4 := experiment=hyte seed=4
 RECIPE_oem := experiment=hyte pooling=oem
 RECIPE_einstein := experiment=hyte pooling=einstein
 RECIPE_euclid := experiment=hyte pooling=mean loss=angle
 RECIPE_hierarchy := experiment=hyte 'hierarchy.pairs=["$(TABLE)/wordnet.jsonl.gz"]' hierarchy.weight=1.0
 RECIPE_idf := pooling=mean model.hidden=768 model.start=pairs steps=0 tokens.weighting=idf
 RECIPE_untrained := pooling=mean model.hidden=768 model.start=pairs steps=0
+# Those that are the mean of the weights of others: HYTE is without a teacher, SHIPPED with one; -again is other seeds.
+MEANS := hyte hyte-again shipped shipped-again
+MEAN_hyte := run-1 run-2
+MEAN_hyte-again := run-3 run-4
+MEAN_shipped := run-1 run-2 taught-1 taught-2
+MEAN_shipped-again := run-3 run-4 taught-3 taught-4
 
 .PHONY: help .venv lint test test-slow demo table controls alpha bm25 bm25-hyte reported recipe assets clean
 .SECONDARY:  # keep the artifacts of table
@@ -54,11 +59,11 @@ demo: .venv ## train, export, evaluate, index and search the built-in collection
 	$(BIN)/python demo.py --out $(DEMO)
 
 # The README's tables. Training is done once; rm -r outputs/table starts afresh.
-table: .venv bm25 bm25-hyte reported $(foreach row,hyte hyte-2 teacher teacher-2 oem,lorentz-$(row) hybrid-$(row)) ## the README's table, an hour and a half
+table: .venv bm25 bm25-hyte reported lorentz-oem $(foreach row,$(MEANS) run-1,lorentz-$(row) hybrid-$(row)) ## the README's table, an hour and a half
 	$(BIN)/python -m eval.collect $(TABLE)/eval/*/*/metrics.json
 
-controls: .venv $(foreach row,hyte oem einstein hierarchy,lorentz-$(row)) $(foreach row,hyte euclid idf untrained,angle-$(row)) ## is it the geometry?
-	$(BIN)/python -m eval.compare $(foreach row,lorentz-hyte angle-hyte angle-euclid lorentz-oem lorentz-einstein lorentz-hierarchy angle-idf angle-untrained,$(TABLE)/eval/$(row))
+controls: .venv $(foreach row,run-1 oem einstein hierarchy,lorentz-$(row)) $(foreach row,run-1 euclid idf untrained,angle-$(row)) ## is it the geometry?
+	$(BIN)/python -m eval.compare $(foreach row,lorentz-run-1 angle-run-1 angle-euclid lorentz-oem lorentz-einstein lorentz-hierarchy angle-idf angle-untrained,$(TABLE)/eval/$(row))
 
 $(TABLE)/teacher.safetensors: | .venv
 	$(BIN)/python -m training.teacher 'data.pairs=["$(DATA)/train/*.jsonl.gz"]' out=$@
@@ -67,10 +72,17 @@ $(TABLE)/wordnet.jsonl.gz: | .venv  # Debian: apt-get install wordnet-base
 	$(BIN)/python -m training.wordnet /usr/share/wordnet --out $@
 $(TABLE)/hierarchy/checkpoint.safetensors: | $(TABLE)/wordnet.jsonl.gz
 
+$(TABLE)/taught-%/checkpoint.safetensors: $(TABLE)/run-%/checkpoint.safetensors | $(TABLE)/teacher.safetensors
+	$(TRAIN) experiment=hyte_teacher distillation.cache=$(TABLE)/teacher.safetensors checkpoint=$(TABLE)/run-$* seed=$* out=$(@D)
+
 $(TABLE)/%/checkpoint.safetensors: | .venv
 	$(TRAIN) $(RECIPE_$*) out=$(TABLE)/$*
-$(TABLE)/teacher/checkpoint.safetensors: | $(TABLE)/teacher.safetensors $(TABLE)/hyte/checkpoint.safetensors
-$(TABLE)/teacher-2/checkpoint.safetensors: | $(TABLE)/teacher.safetensors $(TABLE)/hyte-2/checkpoint.safetensors
+
+define MEAN
+$(TABLE)/$(1)/checkpoint.safetensors: $(foreach run,$(MEAN_$(1)),$(TABLE)/$(run)/checkpoint.safetensors)
+	$(BIN)/python -m training.average $(foreach run,$(MEAN_$(1)),$(TABLE)/$(run)) --out $(TABLE)/$(1)
+endef
+$(foreach mean,$(MEANS),$(eval $(call MEAN,$(mean))))
 
 $(TABLE)/%/artifact: $(TABLE)/%/checkpoint.safetensors
 	$(BIN)/python -m export.run checkpoint=$(TABLE)/$* out=$@ && touch $@
@@ -88,7 +100,7 @@ angle-%: $(TABLE)/%/artifact
 hybrid-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< experiment=hyte
 
-alpha: $(TABLE)/teacher/artifact ## how alpha and M were chosen, on the three dev collections
+alpha: $(TABLE)/shipped/artifact ## how alpha and M were chosen, on the three dev collections
 	$(BIN)/python -m eval.run -m experiment=hyte artifact=$< collection=$(DEV) retrieval.drop_same_id=false \
 		retrieval.alpha=0.0,0.4,0.5,0.6,0.7,0.8,1.0 retrieval.fusion=minmax,zscore 'out=$(TABLE)/alpha/$${hydra:job.num}'
 	$(BIN)/python -m eval.collect $(TABLE)/alpha/*/metrics.json
@@ -97,8 +109,8 @@ recipe: $(TABLE)/teacher.safetensors ## the search of training/RECIPE.md, two ho
 	mkdir -p outputs/recipe && ln -f $< outputs/recipe/teacher.safetensors
 	$(BIN)/python -m training.recipe $(DATA) --out outputs/recipe
 
-assets: $(TABLE)/teacher/checkpoint.safetensors ## the shipped weights, from the recipe with a teacher
-	$(BIN)/python -m export.run checkpoint=$(TABLE)/teacher out=hyte/assets rows=int8 onnx=false
+assets: $(TABLE)/shipped/checkpoint.safetensors ## the shipped weights
+	$(BIN)/python -m export.run checkpoint=$(TABLE)/shipped out=hyte/assets rows=int8 onnx=false
 
 clean: ## remove what the targets made
 	rm -rf .venv outputs build dist *.egg-info

@@ -11,13 +11,13 @@ from hyte.pooling import WITH_POWER
 # The keys of conf/eval.yaml with the type of each. A misspelt key in a file must not pass for a default.
 KEYS: dict[str, dict[str, type]] = {
     "retrieval": {
-        "mode": str, "analyzer": str, "k1": float, "b": float, "fusion": str, "alpha": float, "candidates": int,
+        "mode": str, "analyzer": str, "k1": float, "b": float, "k3": float, "fusion": str, "alpha": float, "candidates": int,
         "k": int, "drop_same_id": bool, "tokenizer": str, "feedback": float, "feedback_docs": int,
     },
     "chunking": {"window": int, "overlap": int, "titled": bool, "tail": str},
     "pooling": {"name": str, "power": float, "query_power": float, "radius": float},
 }  # fmt: skip
-OPTIONAL = ("pooling.power", "pooling.query_power", "pooling.radius")  # may be null
+OPTIONAL = ("retrieval.k3", "pooling.power", "pooling.query_power", "pooling.radius")  # may be null
 TOP = ("artifact", "collection", "split", "out")
 WORDS = {"retrieval.candidates": "all", "chunking.window": "none"}  # what may stand instead of a count
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

@@ -20,21 +20,23 @@ SETTINGS = (
     "mode", "pooling", "P", "analyzer", "fusion", "alpha", "candidates", "window", "overlap", "titled", "tail",
     "drop_same_id", "fingerprint",
 )  # fmt: skip
-LATER = ("query_P", "radius", "feedback", "feedback_docs")  # results of earlier versions lack these
+LATER = ("k1", "b", "k3", "query_P", "radius", "feedback", "feedback_docs")  # results of earlier versions lack these
 METRIC = "ndcg@10"
 
 
 def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The metrics of each file. Raises InputError where one is not what eval.run leaves."""
+    """The metrics of each file. Raises InputError where one is not what eval.run leaves, or NDCG is not in [0, 1]."""
     found = []
     for path in paths:
         try:
             metrics = json.loads(path.read_text("utf-8"))
-            numbers = {"collection": str(metrics["collection"]), METRIC: float(metrics[METRIC])}
+            numbers: dict[str, Any] = {"collection": str(metrics["collection"]), METRIC: float(metrics[METRIC])}
             settings = {key: metrics[key] for key in SETTINGS} | {key: metrics.get(key) for key in LATER}
-            found.append(numbers | settings)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not a metrics.json of eval.run ({type(error).__name__}: {error})") from error
+        if not 0 <= numbers[METRIC] <= 1:  # NaN is neither
+            raise InputError(f"{path}: {METRIC} is {numbers[METRIC]}, not from 0 to 1; run eval.run again")
+        found.append(numbers | settings)
     return found
 
 

@@ -27,6 +27,7 @@ from hyte.geometry import Array
 RESAMPLES = 10_000
 SEED = 0
 COLUMNS = ("collection", "run", "queries", "difference", "95 %", "p", "p (Holm)", "+/=/-")
+PER_QUERY = "per_query.jsonl"
 BATCH = 1000  # resamples drawn at a time, which bounds memory
 
 
@@ -74,11 +75,24 @@ def _read_one(folder: Path, metric: str) -> Result:
         raise InputError(f"metric {metric!r} is unknown: use one of {', '.join(METRICS)}")
     try:
         facts: dict[str, Any] = json.loads((folder / "metrics.json").read_text("utf-8"))
-        rows = [json.loads(line) for line in (folder / "per_query.jsonl").read_text("utf-8").splitlines()]
-        scores = {str(row["query"]): float(row[metric]) for row in rows}
-        return Result(str(facts["collection"]), str(facts["split"]), str(facts["sha256"]), scores)
+        text = (folder / PER_QUERY).read_text("utf-8")
+        rows = [(str(row["query"]), float(row[metric])) for row in map(json.loads, text.splitlines())]
+        known = str(facts["collection"]), str(facts["split"]), str(facts["sha256"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder}: not what eval.run leaves ({type(error).__name__}: {error})") from error
+    return Result(*known, _checked(rows, folder / PER_QUERY, metric))
+
+
+def _checked(rows: Sequence[tuple[str, float]], path: Path, metric: str) -> dict[str, float]:
+    """The scores by query. Raises InputError for one outside of [0, 1], and for a query that comes twice."""
+    scores: dict[str, float] = {}
+    for query, score in rows:
+        if not 0 <= score <= 1:  # NaN is neither
+            raise InputError(f"{path}: {metric} of query {query!r} is {score}, not from 0 to 1; run eval.run again")
+        if query in scores:
+            raise InputError(f"{path}: query {query!r} comes twice; run eval.run again")
+        scores[query] = score
+    return scores
 
 
 def paired(first: Result, second: Result) -> tuple[Array, Array]:

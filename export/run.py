@@ -27,11 +27,17 @@ from hyte.files import strict_json, write_text
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
 from hyte.weights import check_kind, write_matrix, write_weights
+from training.arguments import arguments
 from training.checkpoint import Checkpoint, load_checkpoint
 from training.tokens import TokenTable, load_tokens
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ONNX_FILE, CONFIG_FILE = "model.onnx", "config.json"
+# The keys of conf/export.yaml, in the order of `export`'s arguments.
+KEYS = {
+    "checkpoint": str, "out": str, "tokens.name": str, "tokens.path": str, "format": str, "rows": str, "onnx": bool,
+}  # fmt: skip
+OPTIONAL = ("tokens.name", "tokens.path")
 FORMATS = ("hyte", "published")
 PUBLISHED_FILES = ("word_embeds.bin", "proj_weight.bin", "proj_out.bin")
 PARITY = 1e-4
@@ -214,15 +220,8 @@ def _summary(config: dict[str, Any]) -> str:
 def main(config: DictConfig) -> None:
     """Hydra's entry point: exports and prints what was written."""
     with report_errors(OmegaConfBaseException, RuntimeError):
-        written = export(
-            config.checkpoint,
-            config.out,
-            config.tokens.name,
-            config.tokens.path,
-            config.format,
-            config.rows,
-            config.onnx,
-        )
+        given = arguments(config, KEYS, OPTIONAL)
+        written = export(*given.values())
         sys.stdout.write(f"{config.out}: {_summary(written)}\n")
 
 

@@ -96,6 +96,7 @@ class BM25:
     Args:
         k1: saturation of the term frequency, at least 0.
         b: strength of length normalisation, in [0, 1].
+        k3: saturation of a term's frequency in the query, at least 0; None lets it count as often as it stands there.
         lengths: (N,) tokens of each chunk, where there are some already.
         postings: theirs.
 
@@ -107,9 +108,14 @@ class BM25:
     """
 
     def __init__(
-        self, k1: float = 1.2, b: float = 0.75, lengths: Ints | None = None, postings: Postings = NONE
+        self,
+        k1: float = 1.2,
+        b: float = 0.75,
+        k3: float | None = None,
+        lengths: Ints | None = None,
+        postings: Postings = NONE,
     ) -> None:
-        self.k1, self.b = float(k1), float(b)
+        self.k1, self.b, self.k3 = float(k1), float(b), None if k3 is None else float(k3)
         self.parts = [postings]
         self._start(np.zeros(0, np.int32) if lengths is None else lengths)
 
@@ -151,8 +157,9 @@ class BM25:
 
         Distinct terms are summed in the order in which the query first has them.
 
-        Term t adds IDF(t) f (k1+1) / (f + k1 (1 - b + b L/mean L)) as often as it stands in the query, with
-        IDF(t) = ln(1 + (N - df + 1/2) / (df + 1/2)), which is never negative.
+        Term t adds w IDF(t) f (k1+1) / (f + k1 (1 - b + b L/mean L)), with
+        IDF(t) = ln(1 + (N - df + 1/2) / (df + 1/2)), which is never negative, and for a query that has the term q times
+        w = q (k3+1) / (q + k3), Okapi's factor of the query, or w = q without k3.
         """
         total = np.zeros(len(self))
         mean = self._tokens / max(len(self) - self.n_dead, 1)
@@ -160,7 +167,7 @@ class BM25:
             return total
         for term, times in Counter(_checked(tokens)).items():
             found = list(self._hits(term))
-            weight = times * self.idf(sum(len(chunks) for chunks, _ in found))
+            weight = self._saturated(times) * self.idf(sum(len(chunks) for chunks, _ in found))
             for chunks, counts in found:
                 frequency = counts.astype(np.float64)
                 norm = self.k1 * (1.0 - self.b + self.b * (self.lengths[chunks] / mean))
@@ -179,6 +186,9 @@ class BM25:
                 alive = ~self.dead[chunks]
                 chunks, counts = chunks[alive], counts[alive]
             yield chunks, counts
+
+    def _saturated(self, times: int) -> float:
+        return times if self.k3 is None else times * (self.k3 + 1.0) / (times + self.k3)
 
     def idf(self, document_frequency: int) -> float:
         """ln(1 + (N - df + 1/2) / (df + 1/2)), above 0 for every df <= N (Lucene's form of Okapi's IDF)."""

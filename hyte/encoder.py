@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,13 @@ class Encoder:
         self.k, self.tokenizer, self.path = weights.k, tokenizer, path
         self._rows = weights.rows
         self._norms = np.sqrt(np.einsum("vd,vd->v", weights.rows, weights.rows, dtype=np.float64))
-        if not np.hypot(self._norms.max(), np.sqrt(self.k)) < np.finfo(np.float32).max:
-            raise InputError(f"{path}: its points (|x| up to {self._norms.max():.1e}, K {self.k:.1e}) overflow float32")
+        farthest = float(self._norms.max())
+        # The inner product of two opposite points is -(2 |x|^2 + K).
+        if not 2 * farthest**2 + self.k < float(np.finfo(np.float32).max):
+            raise InputError(
+                f"{path}: inner products of its points (|x| up to {farthest:.1e}, K {self.k:.1e}) overflow float32; "
+                "train again with a lower lr, and export that"
+            )
         used = self.power if self.pooling in pools.WITH_POWER else None
         settings = f"{weights.fingerprint} {self.pooling} {used}"
         settings += "".join(f" {name} {value}" for name, value in self.options.items())
@@ -93,8 +99,14 @@ class Encoder:
             raise InputError(
                 f"{path}: no shipped weights there: name an artifact folder (python -m export.run makes one)"
             )
-        weights = read_weights(path / WEIGHTS_FILE)
-        tokenizer = tokens.load_tokenizer(path / TOKENIZER_FILE)
+        try:
+            weights = read_weights(path / WEIGHTS_FILE)
+            tokenizer = tokens.load_tokenizer(path / TOKENIZER_FILE)
+        except InputError as error:
+            if folder is not None:
+                raise
+            reason = re.sub(r"; (copy or )?export the artifact again.*", "", str(error))
+            raise InputError(f"{reason}; it is part of the package: install that again") from error
         return cls(weights, tokenizer, pooling, power, path.resolve(), radius, query_power)
 
     @property

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+
+from hyte.errors import InputError
+
+STALE = 3600.0  # seconds after which a temporary file that nobody writes to is a killed process's
 
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a binary file that takes the place of `path` when the block ends, and vanishes if it fails.
 
-    The bytes are on disk before the old file goes. Missing parent folders are made.
+    The bytes are on disk before the old file goes. Missing parent folders are made. Temporary files of the same target
+    that a killed process left, an hour ago or earlier, are removed.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(target)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -34,6 +41,21 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
             error.filename = str(target)
         raise
+
+
+def _remove_stale(target: Path) -> None:
+    left = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]+\.tmp")  # as mkstemp names them
+    with suppress(OSError):  # another process may be as quick, or the folder another user's
+        for each in os.scandir(target.parent):
+            if left.fullmatch(each.name) and each.stat().st_mtime < time.time() - STALE:
+                os.unlink(each.path)
+
+
+def check_folder(setting: str, path: str | Path) -> None:
+    """Raises InputError, which names the setting, where no folder can be at `path`: it, or one above it, is a file."""
+    there = next((each for each in (Path(path), *Path(path).parents) if each.exists()), None)
+    if there is not None and not there.is_dir():
+        raise InputError(f"{setting}={path}: {there} is a file; name a folder")
 
 
 def sync(file: IO[bytes]) -> None:

@@ -86,7 +86,7 @@ class HybridIndex:
         self._removed: set[int] = set()  # numbers of documents not yet taken out
         self._opened: tuple[str, int] | None = None  # the folder of load or save, and its generation
         self._changed = self._pack_anew = False
-        self._bm25 = BM25(self.settings.k1, self.settings.b)
+        self._bm25 = BM25(self.settings.k1, self.settings.b, self.settings.k3)
         self._chunks = Chunks.of(Rows.empty(encoder.dim + 1 if encoder else 0))
         self._documents = Documents.empty()
 

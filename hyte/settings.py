@@ -27,6 +27,7 @@ class Settings:
         tail: "exact", or "paper" to keep the paper's tails of pure overlap.
         k1: BM25's saturation of the term frequency, at least 0.
         b: BM25's length normalisation, 0 to 1.
+        k3: BM25's saturation of a term's frequency in the query, at least 0; None is off, as in the paper.
         fusion: one of `hyte.fusion.FUSIONS`.
         alpha: weight of BM25 in [0, 1]; 1 is BM25 alone, 0 is Lorentz alone.
         candidates: M, the chunks that BM25 hands to fusion, or "all" for exhaustive search.
@@ -42,6 +43,7 @@ class Settings:
     tail: str = "exact"
     k1: float = 1.2
     b: float = 0.75
+    k3: float | None = None
     fusion: str = "zscore"
     alpha: float = 0.6
     candidates: Candidates = 200
@@ -49,7 +51,7 @@ class Settings:
     feedback_docs: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("k1", "b", "alpha", "feedback"):
+        for name in ("k1", "b", "alpha", "feedback", *(["k3"] if self.k3 is not None else [])):
             self._make_plain(name, Real, float)
         for name in ("overlap", "feedback_docs", *(["window"] if self.window is not None else [])):
             self._make_plain(name, Integral, int)
@@ -59,6 +61,8 @@ class Settings:
         check_chunking(self.window, self.overlap, self.tail)
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
             raise InputError(f"BM25 needs finite k1 >= 0 and 0 <= b <= 1, not k1 = {self.k1}, b = {self.b}")
+        if self.k3 is not None and not 0 <= self.k3 < math.inf:
+            raise InputError(f"BM25 needs a finite k3 >= 0, or None for none, not {self.k3}")
         self._check_ranking()
 
     def _check_ranking(self) -> None:

@@ -155,7 +155,7 @@ def _bm25(settings: Settings, arrays: Arrays) -> BM25:
     if len(arrays["starts"]) != len(numbers) + 1:
         raise ValueError(f"{len(numbers)} terms, {len(arrays['starts'])} starts")
     postings = Postings(numbers, arrays["starts"], arrays["postings"], arrays["frequencies"])
-    return BM25(settings.k1, settings.b, arrays["lengths"], postings)
+    return BM25(settings.k1, settings.b, settings.k3, arrays["lengths"], postings)
 
 
 def _check_numbers(path: Path, documents: int, texts: int, packed: int, arrays: Arrays) -> None:

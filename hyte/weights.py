@@ -179,6 +179,9 @@ def _read_head(source: Path) -> bytes:
         raise InputError(f"{source}: format version {version}, this program reads {VERSION}; {EXPORT_AGAIN}")
     if hashlib.sha256(head[: HEADER.size]).digest() != head[HEADER.size : HEADER.size + 32]:
         raise InputError(f"{source}: the header (offset 0) is damaged: its checksum does not fit; {EXPORT_AGAIN}")
+    end = HEADER.size + 32
+    if any(head[end:]):
+        raise InputError(f"{source}: bytes {end} to {DATA_OFFSET - 1} are damaged: they must be 0; {EXPORT_AGAIN}")
     return head
 
 

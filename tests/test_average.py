@@ -47,3 +47,17 @@ def test_one_run_is_no_average_and_the_command_says_so(tmp_path, capsys):
         main([write(tmp_path / "a", 1.0), "--out", str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert "two or more" in capsys.readouterr().err
+
+
+def test_a_run_comes_once_and_is_not_overwritten(tmp_path):
+    one, two = write(tmp_path / "a", 1.0), write(tmp_path / "b", 4.0)
+    file = tmp_path / "a" / "checkpoint.safetensors"
+    before = file.read_bytes()
+    for again in (one, str(file), f"{two}/../a"):
+        with pytest.raises(InputError, match="the same run twice; name each once"):
+            average([one, two, again], str(tmp_path / "out"))
+    for out in (one, f"{two}/../a"):
+        with pytest.raises(InputError, match=f"--out {tmp_path / 'a'} is the run .* and would be overwritten"):
+            average([two, str(file)], out)
+    assert file.read_bytes() == before
+    assert not (tmp_path / "out").exists()

@@ -21,16 +21,18 @@ def build(corpus, **settings) -> BM25:
     return index
 
 
-def brute_force(corpus, query, k1=1.2, b=0.75) -> list[float]:
+def brute_force(corpus, query, k1=1.2, b=0.75, k3=None) -> list[float]:
     n, mean = len(corpus), sum(map(len, corpus)) / max(len(corpus), 1)
     scores = []
     for document in corpus:
         score = 0.0
-        for term in query:
+        for term in query if k3 is None else set(query):
             df, f = sum(term in other for other in corpus), document.count(term)
             if f:
                 idf = math.log(1 + (n - df + 0.5) / (df + 0.5))
-                score += idf * f * (k1 + 1) / (f + k1 * (1 - b + b * len(document) / mean))
+                q = query.count(term)
+                weight = 1.0 if k3 is None else q * (k3 + 1) / (q + k3)
+                score += weight * idf * f * (k1 + 1) / (f + k1 * (1 - b + b * len(document) / mean))
         scores.append(score)
     return scores
 
@@ -50,6 +52,15 @@ def test_document_frequency_counts_documents_not_occurrences():
 @given(corpora, queries)
 def test_equals_brute_force(corpus, query):
     np.testing.assert_allclose(build(corpus).scores(query), brute_force(corpus, query), rtol=1e-12)
+    for own in ({"k1": 0.9, "k3": 3.0}, {"k3": 0.0}, {"k1": 0.0, "b": 0.0, "k3": 1000.0}):
+        np.testing.assert_allclose(build(corpus, **own).scores(query), brute_force(corpus, query, **own), rtol=1e-12)
+
+
+def test_a_word_that_the_query_repeats_counts_less_each_time_with_k3():
+    corpus = [["cat", "cat", "dog"], ["dog"], ["sea"]]
+    once, often = ([build(corpus, k3=k3).scores(["cat"] * n)[0] for k3 in (0.0, 3.0, None)] for n in (1, 7))
+    assert once[0] == once[1] == once[2]  # to the bit
+    np.testing.assert_allclose(often, [once[0], once[0] * 7 * 4 / 10, once[0] * 7], rtol=1e-14)
 
 
 @given(corpora, queries)

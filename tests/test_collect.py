@@ -39,6 +39,14 @@ def test_what_eval_run_did_not_leave_is_named(tmp_path, content):
         read([path])
 
 
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -0.1, 1.01])
+def test_a_score_that_is_none_is_named_with_its_file(tmp_path, score):
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps(run("a", 0.1, score)))
+    with pytest.raises(InputError, match=rf"{path}: ndcg@10 is .*, not from 0 to 1"):
+        read([path])
+
+
 def test_reads_what_it_shows_also_of_results_that_lack_later_settings(tmp_path):
     path = tmp_path / "metrics.json"
     path.write_text(json.dumps({**run("a", 0.1, 0.2), "more": 1}))

@@ -141,6 +141,20 @@ def test_what_cannot_be_read_or_compared_is_named(tmp_path):
             read(tmp_path / "two", "ndcg@10")
 
 
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -0.1, 1.01])
+def test_a_score_that_is_none_is_named_with_file_and_query(tmp_path, score):
+    leave(tmp_path / "a", {"q1": 0.5, "q2": score, "q3": 1.0, "q4": 0.0})
+    with pytest.raises(InputError, match=r"a/per_query\.jsonl: ndcg@10 of query 'q2' is .*, not from 0 to 1"):
+        read(tmp_path / "a", "ndcg@10")
+
+
+def test_a_query_that_comes_twice_is_named(tmp_path):
+    path = leave(tmp_path / "a", {"q1": 0.5, "q2": 0.5}) / "per_query.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
+    with pytest.raises(InputError, match=r"a/per_query\.jsonl: query 'q1' comes twice"):
+        read(tmp_path / "a", "ndcg@10")
+
+
 def test_reads_what_eval_run_leaves(tmp_path):
     folder = write(tmp_path / "tiny", test=["q1\td1\t1", "q2\td1\t1"])
     metrics = run(folder, Settings(), "bm25", out=tmp_path / "out")

@@ -253,6 +253,16 @@ def test_embeddings_are_the_masked_mean_of_transformers(sources, tiny_bert, tmp_
             np.testing.assert_allclose(found[row], expected / np.linalg.norm(expected), atol=0.02)
 
 
+def test_a_flipped_bit_of_an_embedding_is_called_damaged(sources, tiny_bert, tmp_path):
+    out = tmp_path / "t.safetensors"
+    embed_pairs(sources, str(out), str(tiny_bert), max_tokens=8, device="cpu")
+    good = out.read_bytes()
+    for place in range(len(good) - 20, len(good)):
+        out.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(InputError, match=f"{out}: damaged: its checksum does not fit; copy it again"):
+            load_teacher(out)
+
+
 def test_it_goes_on_from_what_an_interrupted_call_left(sources, tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(teacher, "PART", 5)
     options = {"model": str(tiny_bert), "max_tokens": 8, "device": "cpu"}

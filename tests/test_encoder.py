@@ -135,13 +135,25 @@ def test_ids_without_a_row_are_refused(encoder, ids):
         encoder.pool(ids)
 
 
-@pytest.mark.parametrize(("scale", "k"), [(3e38, 1.0), (1.0, 1e300)])
+# 2 (8 scale^2) = 3.4e38, the largest float32, at scale = 4.61e18.
+@pytest.mark.parametrize(("scale", "k"), [(3e38, 1.0), (1e20, 1.0), (4.63e18, 1.0), (1.0, 1e300), (4.6e18, 3e36)])
 def test_points_that_would_overflow_are_refused(tmp_path, tiny_tokenizer_file, scale, k):
     folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
     digest = tokens.fingerprint(tokens.load_tokenizer(tiny_tokenizer_file))
     write_weights(folder / "weights.bin", np.full((len(WORDS), DIM), scale), k, "oem", 1.0, digest)
-    with pytest.raises(InputError, match="overflow float32"):
+    with pytest.raises(InputError, match=r"\|x\| up to .* overflow float32; train again with a lower lr"):
         Encoder.load(folder)
+
+
+def test_the_farthest_points_that_are_taken_have_finite_inner_products(tmp_path, tiny_tokenizer_file):
+    folder = write_artifact(tmp_path / "a", tiny_tokenizer_file)
+    digest = tokens.fingerprint(tokens.load_tokenizer(tiny_tokenizer_file))
+    rows = np.full((len(WORDS), DIM), 4.6e18) * np.where(np.arange(len(WORDS)) % 2, 1, -1)[:, None]
+    write_weights(folder / "weights.bin", rows, 1.0, "oem", 1.0, digest)
+    points = Encoder.load(folder).encode(["cat", "dog"])
+    flipped = points * np.array([-1, *[1] * DIM], dtype=np.float32)
+    assert points[0, 1] * points[1, 1] < 0
+    assert np.isfinite(flipped @ points.T).all()
 
 
 def test_more_tokens_than_rows_are_refused(tmp_path, tiny_tokenizer_file):
@@ -201,6 +213,21 @@ def test_without_a_folder_the_shipped_weights_are_loaded(shipped, tmp_path, monk
     monkeypatch.setattr(hyte.encoder, "SHIPPED", tmp_path / "none")
     with pytest.raises(InputError, match=r"none: no shipped weights there: name an artifact folder \(python -m export"):
         Encoder.load()
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "tokenizer.json"])
+@pytest.mark.parametrize("damage", ["empty", "foreign", "cut", "changed"])
+def test_damage_in_the_shipped_weights_says_to_install_again(shipped, name, damage):
+    path = shipped("assets") / name
+    whole = path.read_bytes()
+    changed = whole[:60] + b"\xff" + whole[61:]
+    path.write_bytes({"empty": b"", "foreign": b"{}", "cut": whole[:-9], "changed": changed}[damage])
+    with pytest.raises(InputError, match=f"^{path}: .*; it is part of the package: install that again$") as error:
+        Encoder.load()
+    assert "export" not in str(error.value)
+    with pytest.raises(InputError) as error:
+        Encoder.load(path.parent)
+    assert "install that" not in str(error.value)
 
 
 # The package moves: to another folder, or from a machine whose folder cannot be read, or even be named, on this one.

@@ -221,6 +221,17 @@ def test_what_is_no_wordnet_is_one_line(tmp_path):
         assert "\n" not in str(error.value)
 
 
+def test_a_wordnet_without_a_link_is_one_line_and_the_file_of_before_stays(tmp_path, capsys):
+    (tmp_path / "h.jsonl").write_text("before")
+    for text in ("", "  only the licence\n", "00000001 03 n 01 entity 0 000 | alone\n"):
+        (tmp_path / "data.noun").write_text(text)
+        with pytest.raises(SystemExit) as stopped:
+            wordnet.main([str(tmp_path), "--out", str(tmp_path / "h.jsonl")])
+        assert stopped.value.code == 2
+        assert "data.noun: no pairs: none of its" in capsys.readouterr().err
+    assert (tmp_path / "h.jsonl").read_text() == "before"
+
+
 # Weighted token rows
 
 

@@ -359,7 +359,7 @@ def test_settings_of_numpy_are_saved_as_plain_numbers(encoder, tmp_path):
     "wrong",
     [
         {"window": 5, "overlap": 5}, {"window": 5.0}, {"window": True}, {"window": "5"}, {"analyzer": "x"}, {"k1": -1},
-        {"k1": np.inf}, {"b": 2}, {"b": np.nan}, {"tail": "x"}, {"candidates": True},
+        {"k1": np.inf}, {"k3": -1}, {"k3": np.inf}, {"k3": "x"}, {"b": 2}, {"b": np.nan}, {"tail": "x"}, {"candidates": True},
         {"candidates": None}, {"alpha": "x"}, {"feedback": -0.1}, {"feedback": np.nan}, {"feedback": np.inf},
         {"feedback_docs": 0}, {"feedback_docs": 1.5},
     ],
@@ -431,7 +431,7 @@ def test_an_index_without_encoder_does_bm25_only(encoder):
 
 def test_saved_and_loaded_the_index_answers_the_same(encoder, tmp_path):
     tuned = Settings(
-        analyzer="whitespace", window=2, overlap=1, k1=0.9, b=0.4, fusion="rrf", alpha=0.3, candidates="all",
+        analyzer="whitespace", window=2, overlap=1, k1=0.8, b=0.4, k3=7.0, fusion="rrf", alpha=0.3, candidates="all",
         feedback=0.5, feedback_docs=2,
     )  # fmt: skip
     index = build(encoder, settings=tuned)

@@ -131,8 +131,9 @@ def test_skip_and_count_cut_the_list(files, tiny_artifact, tmp_path):
         for whole, cut in zip(read(tmp_path / "all" / name), read(tmp_path / "cut" / name), strict=True):
             assert cut["negatives"] == whole["negatives"][1:3]
     assert result["negatives"] == 16
-    none = mine(files, str(tiny_artifact), str(tmp_path / "none"), skip=7)
-    assert (none["pairs"], none["without"], read(tmp_path / "none" / "a.jsonl.gz")) == (0, 8, [])
+    with pytest.raises(InputError, match="none of 8 pairs has a negative"):
+        mine(files, str(tiny_artifact), str(tmp_path / "none"), skip=7)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_sample_is_seeded_and_in_the_order_of_the_lines(files, tiny_artifact, tmp_path):
@@ -191,7 +192,7 @@ def test_a_teacher_drops_what_it_does_not_know_and_what_it_scores_near_the_posit
         ({"depth": True}, "depth=True must be"),
         ({"margin": "1"}, "margin='1' must be a number above 0"),
         ({"margin": float("nan")}, "margin=nan must be"),
-        ({"teacher": "nowhere"}, "nowhere: no such file"),
+        ({"teacher": "nowhere"}, "^teacher=nowhere: no such file"),
         ({"artifact": "nowhere"}, "nowhere"),
     ],
 )
@@ -213,3 +214,19 @@ def test_no_input_is_overwritten_and_no_two_files_become_one(tiny_artifact, tmp_
         mine([str(two)], str(tiny_artifact), str(two.parent))
     with pytest.raises(InputError, match="is a file; name a folder"):
         mine([str(two)], str(tiny_artifact), str(one))
+    for folder in (one, one / "below"):
+        with pytest.raises(InputError, match=f"out={folder}: {one} is a file; name a folder"):
+            mine([str(two)], str(tiny_artifact), str(folder))
+
+
+def test_where_nothing_is_found_the_files_of_before_stay(files, tiny_artifact, tmp_path):
+    result = mine(files, str(tiny_artifact), str(tmp_path / "out"), skip=0)
+    before = [Path(name).read_bytes() for name in result["files"]]
+    with pytest.raises(InputError, match="none of 8 pairs has a negative, so nothing is written; raise depth"):
+        mine(files, str(tiny_artifact), str(tmp_path / "out"), skip=1000)
+    assert [Path(name).read_bytes() for name in result["files"]] == before
+
+
+def test_a_set_of_the_hub_is_not_mined(tiny_artifact, tmp_path):
+    with pytest.raises(InputError, match="data.pairs: hub:owner/name: only local files are supported here"):
+        mine(["hub:owner/name"], str(tiny_artifact), str(tmp_path / "out"))

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.test_training import run_command, toy_pairs, write_lines
 from training import summary, validation
 from training import train as training
 from training.batches import batches, collate
-from training.checkpoint import load_checkpoint
+from training.checkpoint import load_checkpoint, save_checkpoint
 from training.data import load_pairs
 from training.logs import read_metrics, start_wandb
 from training.loop import Run, train_step
@@ -120,6 +121,35 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(settings, monkeypa
     assert_same(train(settings(resume=True)), whole)
 
 
+def test_a_fresh_run_sets_the_checkpoint_of_an_earlier_one_aside(settings, tmp_path, caplog):
+    train(settings(steps=5, k=2.0))
+    earlier = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"step \d+: .*; this run has saved no weights yet"):
+        train(settings(lr=1e30))
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+    assert (tmp_path / "run" / "previous.safetensors").read_bytes() == earlier
+    train(settings())  # the same command again works
+    assert load_checkpoint(tmp_path / "run").config["k"] == 1.0
+    assert (tmp_path / "run" / "previous.safetensors").read_bytes() == earlier
+    assert "resume=true" not in caplog.text  # no run there had anything left to do
+
+
+def test_a_fresh_run_in_the_folder_of_an_unfinished_one_is_one_warning(settings, monkeypatch, tmp_path, caplog):
+    interrupted(monkeypatch, settings(save_every=10), 13)
+    caplog.clear()
+    train(settings())
+    expected = f"{tmp_path}/run holds a run that stopped at step 10 of 20: .*resume=true would have gone on with it"
+    assert len(re.findall(expected, caplog.text)) == caplog.text.count("resume=true") == 1
+
+
+def test_a_resumed_run_keeps_its_checkpoint_and_is_not_warned_of_itself(settings, monkeypatch, tmp_path, caplog):
+    interrupted(monkeypatch, settings(save_every=10), 13)
+    caplog.clear()
+    train(settings(resume=True))
+    assert not (tmp_path / "run" / "previous.safetensors").exists()
+    assert "afresh" not in caplog.text
+
+
 KILLED = """
 import os, signal, sys
 from hyte import files
@@ -178,6 +208,9 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(settings, tmp_path,
     for result in (first, again):
         del result["seconds"], result["seconds_to_load"]
     assert again == first
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    with pytest.raises(InputError, match="of a finished run, whose .*checkpoint.safetensors is missing; put it back"):
+        train(settings(resume=True))
 
 
 @pytest.mark.parametrize(
@@ -200,14 +233,33 @@ def test_a_run_is_not_resumed_with_other_settings(settings, monkeypatch, tmp_pat
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", -1), ("step", 4.0), ("step", True), ("step", "4"), ("step", None), ("losses", None), ("losses", ["1"]),
+        ("losses", [1.0, None]), ("loss", "1"), ("best_score", [1]), ("best_step", 5), ("best_step", -1),
+        ("stale", None), ("stale", 5), ("stale", False),
+    ],
+)  # fmt: skip
+def test_a_progress_that_no_run_has_is_called_damaged(settings, monkeypatch, tmp_path, name, value):
+    interrupted(monkeypatch, settings(save_every=4), 5)
+    last = load_last(tmp_path / "run")
+    save_checkpoint(last.path, last.state, last.config, last.progress | {name: value})
+    with pytest.raises(InputError, match=f"last.safetensors: damaged: its progress has {name}=.*; start the run again"):
+        train(settings(resume=True, save_every=4))
+    train(settings(steps=1))  # afresh all is well
+
+
 def test_a_run_is_resumed_wherever_its_data_are_and_only_with_these(settings, monkeypatch, tmp_path):
     whole = train(settings(out=str(tmp_path / "whole")))
     interrupted(monkeypatch, settings(save_every=4), 9)
     other = write_lines(tmp_path / "other.jsonl", toy_pairs(59))
-    with pytest.raises(InputError, match="data.count=60, this run has data.count=59"):
+    with pytest.raises(
+        InputError, match=r"pair files differ .*\(60 pairs then, 59 now\); give those, or start another"
+    ):
         train(settings(resume=True, pairs=(str(other),)))
     write_lines(other, [*toy_pairs(59), toy_pairs(1)[0]])
-    with pytest.raises(InputError, match="data.digest"):
+    with pytest.raises(InputError, match=r"pair files differ .*\(60 pairs then, 60 now\)"):
         train(settings(resume=True, pairs=(str(other),)))
     moved = (tmp_path / "toy.jsonl").rename(tmp_path / "moved.jsonl")
     (tmp_path / "run").rename(tmp_path / "elsewhere")
@@ -285,6 +337,7 @@ def test_averaged_weights_by_hand(settings, bert, tmp_path):
         assert not torch.equal(kept[name], last[name])
         assert torch.equal(kept[name], last[f"average.{name}"])
     assert result["scale"] == pytest.approx(kept["log_scale"].exp().item())
+    assert read_metrics(Path(result["metrics"]))[-1]["scale"] == result["scale"]  # what is drawn is what is kept
 
 
 # Validation
@@ -451,6 +504,36 @@ def test_the_picture_is_redrawn_from_the_metrics_alone(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n')
     with pytest.raises(InputError, match="not what training wrote"):
         summary.draw(tmp_path)
+
+
+def test_no_label_of_the_picture_touches_another_or_the_edge(tmp_path, monkeypatch):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *given, **options: drawn.append(self) or save(self, *given, **options)
+    )
+    lines = [
+        {
+            "step": s,
+            "loss": 1 / s,
+            "lr": 1e-5 * s,
+            "grad_norm": 1e-5 * s,
+            "scale": 15.0 + s / 500,
+            "val/mean": 0.4 + s / 1e5,
+        }
+        for s in range(10, 100, 10)
+    ]
+    write_lines(tmp_path / "metrics.jsonl", lines)
+    summary.draw(tmp_path)
+    renderer = FigureCanvasAgg(drawn[0]).get_renderer()
+    boxes = [axes.yaxis.label.get_window_extent(renderer) for axes in drawn[0].axes]
+    boxes += [each.get_window_extent(renderer) for axes in drawn[0].axes for each in axes.get_yticklabels()]
+    assert len(boxes) > 20
+    assert all(0 <= box.x0 < box.x1 <= drawn[0].bbox.width for box in boxes)
+    labels = boxes[:5]
+    assert not any(one.overlaps(other) for one in labels for other in boxes if one is not other)
 
 
 def test_a_run_that_ends_early_leaves_a_picture_and_matplotlib_is_not_needed(settings, monkeypatch, caplog):

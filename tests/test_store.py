@@ -92,11 +92,11 @@ def test_another_format_version_is_named(saved):
         HybridIndex.load(saved)
 
 
-def test_an_index_of_before_feedback_loads_without_it(saved):
+def test_an_index_of_before_feedback_and_k3_loads_without_them(saved):
     raw = (saved / "idx.bin").read_bytes()
     length = struct.unpack_from("<8sII32s", raw)[2]
     head = json.loads(raw[48 : 48 + length])
-    assert (head["settings"].pop("feedback"), head["settings"].pop("feedback_docs")) == (0.0, 5)
+    assert [head["settings"].pop(name) for name in ("feedback", "feedback_docs", "k3")] == [0.0, 5, None]
     text = json.dumps(head).encode().ljust(length)  # the sections stay where they are
     start = struct.pack("<8sII32s", b"HYTEIDX\0", 2, length, hashlib.sha256(text).digest())
     (saved / "idx.bin").write_bytes(start + text + raw[48 + length :])

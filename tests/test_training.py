@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from hyte import geometry, pooling
 from hyte.errors import InputError
@@ -101,6 +102,7 @@ def test_plain_and_gzipped_files_are_read_with_their_line_numbers(tmp_path):
     [
         ('{"query": "q", "positive": "p"', "not JSON"),
         ("not json", "not JSON"),
+        ('{"query": "q", "positive": "p", "id": ' + "7" * 5000 + "}", "a number of more than 4300 digits; shorten it"),
         ('["q", "p"]', "expected an object"),
         ('{"query": "q", "positives": "p"}', "no column 'positive'; the line has 'query', 'positives'"),
         ('{"positive": "p"}', "no column 'query'"),
@@ -447,12 +449,21 @@ def test_step_that_is_not_finite_stops_and_keeps_the_last_checkpoint(settings, m
     assert "\n" not in message
     assert f"{tmp_path}/toy.jsonl:" in message
     assert "and 27 more" in message
+    assert message.endswith("checkpoint.safetensors there is what this run last saved")
     listed = (Path(options.out) / "nonfinite_batch.txt").read_text().split()
     assert len(listed) == 32
     assert all(line.startswith(f"{tmp_path}/toy.jsonl:") for line in listed)
     kept = load_checkpoint(options.out)
     assert kept.config["step"] == 4
     assert all(torch.isfinite(value).all() for value in kept.state.values())
+
+
+@pytest.mark.parametrize(("log_scale", "scale"), [(-100.0, 1e-3), (100.0, 100.0), (2.0, math.exp(2.0))])
+def test_the_logit_scale_stays_in_its_range(settings, bert, log_scale, scale):
+    model, _ = training_loop.build(settings(), load_tokens("bge_small", bert), None)
+    model.log_scale.data.fill_(log_scale)
+    model.limit_scale()
+    assert model.log_scale.exp().item() == pytest.approx(scale)
 
 
 def test_learning_rate_that_explodes_is_reported_and_nothing_is_saved(settings):
@@ -558,6 +569,26 @@ def test_damaged_checkpoints_are_one_line(settings, tmp_path):
     with pytest.raises(InputError, match="not finite"):
         save_checkpoint(bad, {"w1": torch.tensor([math.nan])}, {})
     assert bad.read_bytes() == b"\xff" * 200
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_refused_and_a_file_of_before_is_read(tmp_path):
+    rng = np.random.default_rng(3)
+    state = {
+        "w1": torch.tensor(rng.normal(size=(2, 3)), dtype=torch.float32), "w2": torch.ones(3, 2),
+        "log_scale": torch.tensor(1.0),
+    }  # fmt: skip
+    config = {"k": 1.0, "pooling": {"name": "oem", "power": 3.0}, "tokens": {"name": "minilm"}}
+    path, bad = tmp_path / "c.safetensors", tmp_path / "bad.safetensors"
+    save_checkpoint(path, state, config, {"step": 1})
+    good = path.read_bytes()
+    first = 8 + int.from_bytes(good[:8], "little")  # of the tensors' bytes
+    for place in (good.index(b"3.0"), *range(first, len(good))):
+        bad.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(InputError, match=f"{bad}: damaged: its checksum does not fit; copy it again, or train"):
+            load_checkpoint(bad)
+    before = {"format": "1", "config": json.dumps(config)}  # as earlier versions wrote it
+    save_file(state, bad, before)
+    assert torch.equal(load_checkpoint(bad).state["w1"], state["w1"])
 
 
 # Settings and the command line

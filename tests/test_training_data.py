@@ -239,7 +239,7 @@ def test_names_of_sources():
     with pytest.raises(InputError, match=r"no source 'arxvi'; did you mean 'arxiv'\? \(there are arxiv, b\)"):
         weights_of(["arxiv.jsonl.gz", "b.jsonl"], {"arxvi": 2})
     for bad in (-1, "2", True, float("nan"), float("inf"), None):
-        with pytest.raises(InputError, match=r"data.weights.b=.* must be a number from 0"):
+        with pytest.raises(InputError, match=r"data.weights.b=.* must be a number from 0 to 1000"):
             weights_of(["b.jsonl"], {"b": bad})
 
 

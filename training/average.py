@@ -24,12 +24,14 @@ SAME = ("k", "pooling.name", "pooling.power", "tokens.name", "tokens.tokenizer_s
 def average(runs: Sequence[str], out: str) -> Path:
     """Write the mean of the runs' weights to `out`, a run folder; returns its checkpoint.
 
-    Raises InputError for fewer than two runs, and where two do not agree in K, pooling, token table or shapes.
+    Raises InputError for fewer than two runs, for one that comes twice or is `out`, and where two
+    do not agree in K, pooling, token table or shapes.
     """
     if len(runs) < 2:
         raise InputError(f"{len(runs)} run given: an average needs two or more")
     checkpoints = [load_checkpoint(run) for run in runs]
-    first = checkpoints[0]
+    first, path = checkpoints[0], Path(out, FILE)
+    _check_places(runs, [each.path.resolve() for each in checkpoints], Path(out).resolve())
     for other in checkpoints[1:]:
         mine, theirs = flattened(first.config), flattened(other.config)
         for key in SAME:
@@ -39,10 +41,17 @@ def average(runs: Sequence[str], out: str) -> Path:
         if shapes[0] != shapes[1]:
             raise InputError(f"{other.path}: {shapes[1]} do not fit {shapes[0]} of {first.path}")
     state = {name: torch.stack([each.state[name] for each in checkpoints]).mean(0) for name in first.state}
-    path = Path(out, FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(path, state, first.config | {"average_of": [each.config.get("seed") for each in checkpoints]})
     return path
+
+
+def _check_places(runs: Sequence[str], places: Sequence[Path], out: Path) -> None:
+    for run, place in zip(runs, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(f"{run}: the same run twice; name each once")
+        if place in (out / FILE, out):
+            raise InputError(f"--out {out} is the run {run} and would be overwritten; name another folder")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

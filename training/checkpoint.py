@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file that holds the projection and its whole configuration as plain data.
 
 `checkpoint.safetensors` is what export reads. `last.safetensors` is of the same format and holds besides what a run
-needs to go on: the optimiser's state, averaged weights, and its progress (see `training.state`).
+needs to go on: the optimiser's state, averaged weights, and its progress (see `training.state`). `previous.safetensors`
+is the checkpoint that an earlier run left in the folder.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from hyte.files import atomic_write, strict_json
 from hyte.geometry import check_k
 from hyte.pooling import check_pooling
 from hyte.weights import read_matrix
+from training.checksum import KEY, checksum
 
 FILE = "checkpoint.safetensors"
 LAST = "last.safetensors"
+PREVIOUS = "previous.safetensors"
 FORMAT = "1"
 PUBLISHED = ("proj_weight.bin", "proj_out.bin")
 # What the authors trained with (paper, section on experiments): their two matrix files do not say it.
@@ -60,8 +63,14 @@ def save_checkpoint(
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"{path}: not written: {name} holds a value that is not finite; lower lr")
     metadata = {"format": FORMAT, "config": strict_json(config), "progress": strict_json(progress or {})}
+    metadata[KEY] = _checksum(tensors, metadata)
     with atomic_write(path) as file:
         file.write(save(tensors, metadata))
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    arrays = {name: value.numpy() for name, value in tensors.items()}
+    return checksum(arrays, metadata.get("config", ""), metadata.get("progress", ""))
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -85,10 +94,14 @@ def _read(file: Path) -> Checkpoint:
             metadata = tensors.metadata() or {}
             state = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - not a dict
     except SafetensorError as error:
-        raise InputError(f"{file}: not a whole safetensors file ({error}); train again") from error
+        raise InputError(
+            f"{file}: damaged: not a whole safetensors file ({error}); copy it again, or train again"
+        ) from error
     if metadata.get("format") != FORMAT or not {"w1", "w2"} <= state.keys():
         found = metadata.get("format", "none")
         raise InputError(f"{file}: not a HyTE checkpoint of format {FORMAT} (format: {found}); train again")
+    if KEY in metadata and metadata[KEY] != _checksum(state, metadata):  # files of before have none
+        raise InputError(f"{file}: damaged: its checksum does not fit; copy it again, or train again")
     try:
         config = json.loads(metadata["config"])
         config["pooling"]["power"] = float(config["pooling"]["power"])

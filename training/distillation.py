@@ -13,9 +13,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from hyte.errors import InputError
+from training.checksum import KEY, checksum
 from training.data import Ints, Pairs
 
 Vectors = npt.NDArray[np.float16]
+TENSORS = ("queries", "positives", "file", "line")
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,22 @@ class Teacher:
         return found
 
 
-def load_teacher(path: str | Path) -> Teacher:
-    """Read a cache. Raises InputError where it is missing, damaged or of another kind."""
+def load_teacher(path: str | Path, setting: str = "distillation.cache") -> Teacher:
+    """Read a cache. Raises InputError where it is missing (then it names `setting`), damaged or of another kind."""
     if not Path(path).is_file():
-        raise InputError(f"distillation.cache={path}: no such file; make it with python -m training.teacher out={path}")
+        raise InputError(f"{setting}={path}: no such file; make it with python -m training.teacher out={path}")
     try:
         with safe_open(path, framework="np") as tensors:
             metadata = json.loads((tensors.metadata() or {})["config"])
-            queries, positives = tensors.get_tensor("queries"), tensors.get_tensor("positives")
-            file, line = tensors.get_tensor("file"), tensors.get_tensor("line")
+            found = {name: tensors.get_tensor(name) for name in TENSORS}
+        queries, positives, file, line = found.values()
         digests = tuple(map(str, metadata["digests"]))
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: not a whole cache of training.teacher ({error}); make it again") from error
+        raise InputError(
+            f"{path}: damaged, or not a whole cache of training.teacher ({error}); make it again"
+        ) from error
+    if metadata.get(KEY, checksum(found)) != checksum(found):  # caches of before have none
+        raise InputError(f"{path}: damaged: its checksum does not fit; copy it again, or make it again")
     if not (queries.ndim == 2 and queries.shape == positives.shape and file.shape == line.shape == queries.shape[:1]):
         shapes = f"{queries.shape}, {positives.shape}, {file.shape}, {line.shape}"
         raise InputError(f"{path}: queries, positives, file and line do not fit each other ({shapes}); make it again")

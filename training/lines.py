@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from hyte.errors import InputError
 from hyte.tokenizer import utf8
 
+HUB = "hub:"  # how `training.sources` writes a set of the Hugging Face hub
 GZIP_MAGIC = b"\x1f\x8b"
 COLUMNS = ("query", "positive")
 
@@ -28,6 +30,8 @@ def find_files(patterns: str | Path | Sequence[str | Path], setting: str = "data
     """
     found: dict[str, None] = {}
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
+        if str(pattern).startswith(HUB):
+            raise InputError(f"{setting}: {pattern}: only local files are supported here, no set of the hub")
         # A name that exists is taken as it stands, even with * or [ in it.
         names = [str(pattern)] if Path(pattern).exists() else sorted(glob.glob(str(pattern), recursive=True))
         names = [name for name in names if Path(name).is_file()]
@@ -84,8 +88,11 @@ def _object(raw: bytes, where: str, columns: Sequence[str]) -> dict[str, Any]:
     """A JSON object that has these columns."""
     try:
         entry = json.loads(raw)
-    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 end here too
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:  # bytes that are not UTF-8 end here too
         raise InputError(f"{where}: not JSON in UTF-8 ({error}); every line must be one JSON object") from error
+    except ValueError as error:
+        digits = sys.get_int_max_str_digits()
+        raise InputError(f"{where}: a number of more than {digits} digits; shorten it or remove the line") from error
     if not isinstance(entry, dict):
         raise InputError(f"{where}: expected an object with {' and '.join(columns)}, not {type(entry).__name__}")
     _check_columns(entry, where, columns)

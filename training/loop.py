@@ -71,8 +71,13 @@ class Run:
         """What is validated and exported: the averaged weights, where there are any."""
         return self.average or self.model.state()
 
-    def go(self, pairs: Pairs, metrics: Metrics) -> None:
-        """Take the steps that are left, and keep their results.
+    @property
+    def scale(self) -> float:
+        """Factor on the similarities that belongs to `weights`."""
+        return self.weights["log_scale"].exp().item()
+
+    def go(self, pairs: Pairs, metrics: Metrics, stop: Callable[[], bool] = lambda: False) -> None:
+        """Take the steps that are left, or those until `stop` is true, and keep their results.
 
         Raises InputError where loss or gradient stop being finite.
         """
@@ -84,7 +89,7 @@ class Run:
         busy = 0.0
         if progress.step == 0:
             self._log_order(metrics)
-        while not progress.finished(settings):
+        while not (progress.finished(settings) or stop()):
             since = time.perf_counter()
             batch = collate(pairs, next(order))
             lr, norm = self.step(batch, pairs)
@@ -94,7 +99,7 @@ class Run:
                 self.validate(metrics)
             if self._due(settings.log_every):
                 speed, busy = len(progress.losses) * len(batch.rows) / busy, 0.0
-                self._log(metrics, lr=lr, grad_norm=norm, scale=self.model.scale, pairs_per_s=speed)
+                self._log(metrics, lr=lr, grad_norm=norm, scale=self.scale, pairs_per_s=speed)
                 if progress.finished(settings):
                     self._log_order(metrics)
                 bar.set_postfix(loss=f"{progress.loss:.4f}", refresh=False)
@@ -202,8 +207,11 @@ def explain(step: int, loss: float, norm: float, places: Sequence[str], out: Pat
     if parallel.first():
         with atomic_write(name) as file:
             file.write("".join(f"{place}\n" for place in places).encode("utf-8", "replace"))
+    kept = (
+        f"{FILE} there is what this run last saved" if (out / FILE).is_file() else "this run has saved no weights yet"
+    )
     more = f" and {len(places) - SHOWN_LINES} more" if len(places) > SHOWN_LINES else ""
     return (
         f"step {step}: loss {loss:g}, gradient norm {norm:g}; the batch is {', '.join(places[:SHOWN_LINES])}{more} "
-        f"(all in {name}); lower lr, or look at these lines; the last good checkpoint, if any, is kept"
+        f"(all in {name}); lower lr, or look at these lines; {kept}"
     )

@@ -20,13 +20,14 @@ from typing import Any
 import hydra
 import numpy as np
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from tqdm import tqdm
 
 from hyte.encoder import Encoder
 from hyte.errors import InputError, report_errors
-from hyte.files import atomic_write
+from hyte.files import atomic_write, check_folder
+from training.arguments import arguments
 from training.candidates import Numbers, Points, Words, merged
 from training.data import Ints
 from training.distillation import load_teacher
@@ -35,6 +36,12 @@ from training.sources import short_name
 from training.teacher import check_numbers, chosen_rows
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+# The keys of conf/mine.yaml that are used.
+KEYS = {
+    "data.pairs": list, "artifact": str, "out": str, "teacher": str, "per_source": int, "depth": int, "skip": int,
+    "count": int, "margin": float, "seed": int,
+}  # fmt: skip
+OPTIONAL = ("artifact", "teacher", "per_source")
 
 
 @dataclass(frozen=True)
@@ -102,10 +109,15 @@ def mine(
         [each for each in merged(*both) if each not in _known(corpus, row) and allowed(row, each)][skip:][:count]
         for row, both in zip(rows.tolist(), rankings, strict=True)
     ]
+    written = sum(map(bool, negatives))
+    if not written:
+        raise InputError(
+            f"out={out}: none of {len(rows)} pairs has a negative, so nothing is written; raise depth or margin, lower "
+            "skip, or give more pairs"
+        )
     for number, target in enumerate(targets):
         own = [pair for pair in zip(rows.tolist(), negatives, strict=True) if corpus.file[pair[0]] == number]
         _write(target, corpus, own)
-    written = sum(map(bool, negatives))
     return {
         "out": out, "files": [str(target) for target in targets], "corpus": len(corpus.texts), "pairs": written,
         "without": len(rows) - written, "negatives": sum(map(len, negatives)),
@@ -180,7 +192,7 @@ def _everything(row: int, candidate: int) -> bool:  # noqa: ARG001 - of the same
 
 def _scored_by(cache: str, files: list[str], corpus: Corpus, margin: float) -> Callable[[int, int], bool]:
     """Whether a text is no more than `margin` times as good an answer to a pair's query as its positive is."""
-    teacher = load_teacher(cache)
+    teacher = load_teacher(cache, "teacher")
     rows = teacher.rows(files, corpus.file, corpus.line)
     known = np.flatnonzero(rows >= 0)
     if len(known) == 0:
@@ -202,8 +214,7 @@ def _scored_by(cache: str, files: list[str], corpus: Corpus, margin: float) -> C
 def _targets(files: list[str], out: str) -> list[Path]:
     """The file to write for each input. Raises InputError where two are one, or one is an input."""
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"out={out} is a file; name a folder")
+    check_folder("out", folder)
     found: dict[Path, str] = {}
     for name in files:
         target = folder / f"{short_name(name)}.jsonl.gz"
@@ -233,9 +244,8 @@ def _lines(corpus: Corpus, pairs: list[tuple[int, Numbers]]) -> Iterator[dict[st
 def main(config: DictConfig) -> None:
     """Hydra's entry point: mines, prints the result as JSON."""
     with report_errors(OmegaConfBaseException):
-        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        data = plain.pop("data")
-        sys.stdout.write(json.dumps(mine(data["pairs"], **plain), indent=2) + "\n")
+        given = arguments(config, KEYS, OPTIONAL)
+        sys.stdout.write(json.dumps(mine(given.pop("data.pairs"), **given), indent=2) + "\n")
 
 
 if __name__ == "__main__":

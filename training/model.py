@@ -16,6 +16,7 @@ from training.batches import Batch
 from training.distillation import Lesson
 from training.losses import info_nce, listwise_kl, not_negatives, similarities
 
+MIN_SCALE = 1e-3  # below it there is nothing left to learn from
 MAX_SCALE = 100.0  # of the logits, as in CLIP: above it a batch is learned by heart
 
 
@@ -55,15 +56,10 @@ class Model(nn.Module):
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.log_scale.device)
 
-    @property
-    def scale(self) -> float:
-        """Factor on the similarities."""
-        return self.log_scale.exp().item()
-
     @torch.no_grad()
     def limit_scale(self) -> None:
-        """Keep the factor at most `MAX_SCALE`."""
-        self.log_scale.clamp_(max=math.log(MAX_SCALE))
+        """Keep the factor from `MIN_SCALE` to `MAX_SCALE`."""
+        self.log_scale.clamp_(math.log(MIN_SCALE), math.log(MAX_SCALE))
 
     def weigh(self, weights: npt.NDArray[np.float32]) -> None:
         """Multiply each token's row by its weight (V,), once; they go into checkpoints as `constants`."""

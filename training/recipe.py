@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from hyte.errors import InputError, report_errors
 from hyte.files import strict_json, write_text
 from training import heldout
+from training.average import average
 from training.logs import METRICS, read_metrics
 from training.settings import from_config
 from training.train import CONF, train
@@ -35,6 +36,14 @@ BASE = [
     "validation.drop_same_id=false",
 ]
 TEACHER = ["distillation.only=true"]
+LONG = ["experiment=hyte", "steps=500", "validation.every=500"]
+THEN = [
+    "experiment=hyte_teacher",
+    "steps=250",
+    "validation.every=250",
+    "distillation.cache={out}/teacher.safetensors",
+]
+AS_IT_IS = ["steps=1", "lr=0.0", "batch_size=64", "validation.every=1"]  # a step that changes nothing, to be scored
 
 # Row: its overrides. {out} is the folder of the search, where teacher.safetensors and mined/ are looked for.
 ROWS: dict[str, list[str]] = {
@@ -54,6 +63,12 @@ ROWS: dict[str, list[str]] = {
     "lr = 6e-3": ["lr=6e-3"],
     "batch 512, 600 steps": ["batch_size=512", "steps=600", "validation.every=600"],
     "batch 2,048": ["batch_size=2048"],
+    "batch 2,048, seed 2": ["batch_size=2048", "seed=2"],
+    "batch 2,048, 150 steps": ["batch_size=2048", "steps=150", "validation.every=150"],
+    "batch 2,048, 200 steps": ["batch_size=2048", "steps=200", "validation.every=200"],
+    "batch 2,048, average = 0.98": ["batch_size=2048", "average=0.98"],
+    "batch 2,048, lr = 1.5e-3": ["batch_size=2048", "lr=1.5e-3"],
+    "batch 4,096": ["batch_size=4096"],
     "600 steps": ["steps=600", "validation.every=600"],
     "weight_decay = 0.3": ["weight_decay=0.3"],
     "average = 0.99": ["average=0.99"],
@@ -69,7 +84,33 @@ ROWS: dict[str, list[str]] = {
     "teacher 0.5": ["distillation.cache={out}/teacher.safetensors", *TEACHER],
     "teacher 0.8": ["distillation.cache={out}/teacher.safetensors", "distillation.weight=0.8", *TEACHER],
     "teacher 0.5, all pairs": ["distillation.cache={out}/teacher.safetensors"],
+    "batch 2,048, 500 steps": LONG,
+    "batch 2,048, 500 steps, seed 2": [*LONG, "seed=2"],
+    "500 steps, then teacher": [*THEN, "checkpoint={out}/rows/batch_2_048__500_steps"],
+    "500 steps, then teacher, seed 2": [*THEN, "checkpoint={out}/rows/batch_2_048__500_steps__seed_2", "seed=2"],
+    "batch 2,048, then teacher": [*THEN, "checkpoint={out}/rows/batch_2_048"],
+    "batch 2,048, then teacher, seed 2": [*THEN, "checkpoint={out}/rows/batch_2_048__seed_2", "seed=2"],
 }
+# Rows that are the mean of the weights of others.
+MEANS: dict[str, list[str]] = {
+    "mean of two": ["batch 2,048", "batch 2,048, seed 2"],
+    "mean of two, then teacher": ["batch 2,048, then teacher", "batch 2,048, then teacher, seed 2"],
+    "mean of these four": [
+        "batch 2,048",
+        "batch 2,048, seed 2",
+        "batch 2,048, then teacher",
+        "batch 2,048, then teacher, seed 2",
+    ],
+    "mean of two, 500 steps": ["batch 2,048, 500 steps", "batch 2,048, 500 steps, seed 2"],
+    "mean of two, 500 steps, then teacher": ["500 steps, then teacher", "500 steps, then teacher, seed 2"],
+    "mean of these four, 500 steps": [
+        "batch 2,048, 500 steps",
+        "batch 2,048, 500 steps, seed 2",
+        "500 steps, then teacher",
+        "500 steps, then teacher, seed 2",
+    ],
+}
+ROWS |= {name: [*AS_IT_IS, "checkpoint={row}/mean"] for name in MEANS}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,7 +146,9 @@ def _collections(data: Path, out: Path) -> list[str]:
 def run_row(name: str, data: Path, out: Path, collections: Sequence[str]) -> None:
     """Train one row and keep its result."""
     folder = _result(out, name).parent
-    own = [override.replace("{out}", str(out)) for override in ROWS[name]]
+    own = [override.replace("{out}", str(out)).replace("{row}", str(folder)) for override in ROWS[name]]
+    if name in MEANS:
+        average([str(_result(out, each).parent) for each in MEANS[name]], str(folder / "mean"))
     pairs = str(data / "train" / "*.jsonl.gz")
     overrides = [*BASE, *(f"data.weights.{each}=0" for each in LEFT_OUT), *own]
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -137,9 +180,15 @@ def table(out: Path) -> str:
             values = [found[f"val/{each}"] for each in (*DEV, *LEFT_OUT, "asreview_halves")]
             shown = [*values, float(np.mean(values[: len(DEV)])), float(np.mean(values))]
             cells = [f"{value:.3f}" for value in shown[:-2]] + [f"{value:.4f}" for value in shown[-2:]]
-            shown_overrides = " ".join(overrides).replace("{out}", "DIR") or "-"
-            lines.append(f"| {name} | `{shown_overrides}` | " + " | ".join(cells) + f" | {found['seconds']:.0f} |")
+            lines.append(f"| {name} | {_made(name, overrides)} | " + " | ".join(cells) + f" | {found['seconds']:.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def _made(name: str, overrides: Sequence[str]) -> str:
+    """How a row's weights come about."""
+    if name in MEANS:
+        return f"`training.average` of {'; '.join(MEANS[name])}"
+    return f"`{' '.join(overrides).replace('{out}', 'DIR') or '-'}`"
 
 
 if __name__ == "__main__":

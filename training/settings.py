@@ -27,7 +27,7 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "warmup": (float, 0.0, 1.0),
     "clip": (float, 1e-12, INF),
     "weight_decay": (float, 0.0, INF),
-    "logit_scale": (float, 1e-6, 100.0),
+    "logit_scale": (float, 1e-3, 100.0),
     "max_tokens": (int, 1, 10**9),
     "query_tokens": (int, 1, 10**9),
     "negatives": (int, 0, 10**9),

@@ -20,15 +20,14 @@ from typing import Any
 import datasets
 
 from hyte.errors import InputError
-from training.lines import check_entry, find_files
+from training.lines import HUB, check_entry, find_files
 
 log = logging.getLogger(__name__)
 
-HUB = "hub:"
 HUB_TIMEOUT = 5.0
 ROWS_AT_ONCE = 100  # a row may have many negatives
 COLUMNS = {"query": ["query"], "positive": ["positive"], "negatives": ["negatives"]}
-MAX_WEIGHT = 1e6
+MAX_WEIGHT = 1e3  # an epoch of more copies of each pair would not fit in memory
 SUFFIX = re.compile(r"\.jsonl?(\.gz)?$|\.gz$")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -252,7 +251,7 @@ def short_name(source: str) -> str:
 
 
 def check_weights(weights: Mapping[str, Any]) -> None:
-    """Raises InputError where `data.weights` is no mapping of names to numbers from 0 to 1e6."""
+    """Raises InputError where `data.weights` is no mapping of names to numbers from 0 to 1000."""
     for name, weight in weights.items():
         numeric = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not numeric or not 0 <= weight <= MAX_WEIGHT:

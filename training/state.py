@@ -6,6 +6,7 @@ Beside w1, w2 and log_scale it holds `adamw.NAME.KEY`, the optimiser's state of 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ FREE = (
     "out", "device", "log_every", "save_every", "validation.patience", "wandb.mode", "wandb.project",
     "data.pairs", "data.cache", "data.sources", "distillation.cache", "hierarchy.pairs", "tokens.path", "tokens.source",
 )  # fmt: skip
+# What the pair files alone decide, once all settings agree.
+OF_PAIRS = ("data.batch", "data.count", "data.digest")
 
 
 @dataclass
@@ -77,7 +80,26 @@ def load_last(out: Path) -> Checkpoint:
     last = load_checkpoint(path)
     if last.progress.keys() != {each.name for each in fields(Progress)}:
         raise InputError(f"{path}: it does not say how far the run had come; start it again without resume")
+    for name, value in last.progress.items():
+        if not _fits(name, value, last.progress["step"]):
+            raise InputError(f"{path}: damaged: its progress has {name}={value!r}; start the run again without resume")
     return last
+
+
+def _fits(name: str, value: Any, step: Any) -> bool:
+    """Whether a run that has come to this step can have such a value in its `Progress`."""
+    if name == "losses":
+        return isinstance(value, list) and all(map(_is_number, value))
+    if name in ("loss", "best_score"):
+        return value is None or _is_number(value)
+    if name == "best_step" and value is None:
+        return True
+    most = value if name == "step" else step  # there are no more validations than steps
+    return isinstance(value, int) and not isinstance(value, bool) and _is_number(most) and 0 <= value <= most
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @torch.no_grad()
@@ -103,6 +125,12 @@ def check_same(recorded: Checkpoint, config: dict[str, Any]) -> None:
     for key in sorted(new.keys() - set(FREE)):
         # Through text: JSON has no infinity, and tuples become lists.
         if key in old and str(old[key]) != str(new[key]):
+            if key in OF_PAIRS:
+                raise InputError(
+                    f"resume=true: the contents of the pair files differ from those that {recorded.path} began with "
+                    f"({old['data.count']} pairs then, {new['data.count']} now); give those, or start another run in "
+                    "another folder"
+                )
             raise InputError(
                 f"resume=true: {recorded.path} was written with {key}={old[key]}, this run has {key}={new[key]}; "
                 "give the recorded value, or start another run in another folder"

@@ -43,9 +43,7 @@ def draw(out: str | Path) -> Path:
     _curve(gradient.twinx(), lines, "scale", "C1", "logit scale")
     _validation(validation, lines)
     figure.suptitle(str(Path(out).resolve().name))
-    figure.subplots_adjust(
-        left=0.08, right=0.97, top=0.92, bottom=0.08, wspace=0.35, hspace=0.4
-    )  # layouts take seconds
+    figure.subplots_adjust(left=0.1, right=0.97, top=0.92, bottom=0.08, wspace=0.5, hspace=0.4)  # layouts take seconds
     with atomic_write(Path(out) / FILE) as file:
         figure.savefig(file, format="png", dpi=100)
     return Path(out) / FILE

@@ -16,9 +16,10 @@ from typing import Any
 
 import hydra
 import numpy as np
+import numpy.typing as npt
 import torch
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from safetensors import safe_open
 from safetensors.numpy import save
@@ -27,11 +28,19 @@ from tqdm import tqdm
 from hyte.errors import InputError, report_errors
 from hyte.files import atomic_write, strict_json
 from hyte.tokenizer import minilm_folder
+from training.arguments import arguments
+from training.checksum import KEY, checksum
 from training.data import Ints
 from training.distillation import Vectors, load_teacher, sha256
 from training.lines import find_files, read_lines
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+# The keys of conf/teacher.yaml that are used.
+KEYS = {
+    "data.pairs": list, "out": str, "model": str, "per_source": int, "max_tokens": int, "batch_size": int, "seed": int,
+    "device": str,
+}  # fmt: skip
+OPTIONAL = ("model", "per_source")
 PART = 4096  # pairs between two writes of the cache
 
 
@@ -68,9 +77,16 @@ def embed_pairs(
             queries = _joined(queries, encode([query for query, _ in texts]))
             positives = _joined(positives, encode([text for _, text in texts]))
             count = len(queries)
-            tensors = {"queries": queries, "positives": positives, "file": file[:count], "line": line[:count]}
+            tensors: dict[str, npt.NDArray[Any]] = {
+                "queries": queries,
+                "positives": positives,
+                "file": file[:count],
+                "line": line[:count],
+            }
             with atomic_write(out) as target:
-                target.write(save(tensors, {"config": strict_json(config)}))
+                # Within the configuration: safetensors writes several entries in any order, and equal caches are equal
+                # files.
+                target.write(save(tensors, {"config": strict_json(config | {KEY: checksum(tensors)})}))
             bar.update(len(texts))
     return {
         "out": out, "pairs": len(queries), "bytes": Path(out).stat().st_size, "sha256": sha256(out),
@@ -169,9 +185,8 @@ def _encoder(folder: str, max_tokens: int, batch_size: int, device: str) -> Any:
 def main(config: DictConfig) -> None:
     """Hydra's entry point: embeds, prints the result as JSON."""
     with report_errors(OmegaConfBaseException):
-        plain: Any = OmegaConf.to_container(config, resolve=True)
-        data = plain.pop("data")
-        sys.stdout.write(json.dumps(embed_pairs(data["pairs"], **plain), indent=2) + "\n")
+        given = arguments(config, KEYS, OPTIONAL)
+        sys.stdout.write(json.dumps(embed_pairs(given.pop("data.pairs"), **given), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hyte.errors import InputError, report_errors
-from hyte.files import atomic_write
+from hyte.files import atomic_write, check_folder
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
 from training import parallel, summary
@@ -25,6 +25,7 @@ from training.batches import batch_size, check_enough
 from training.checkpoint import FILE, Checkpoint, load_checkpoint
 from training.data import Pairs, load_pairs
 from training.distillation import Distillation
+from training.earlier import set_aside, warn_of_earlier
 from training.hierarchy import Hierarchy
 from training.logs import METRICS, Metrics, read_metrics, start_wandb
 from training.loop import Run
@@ -32,6 +33,7 @@ from training.model import Model
 from training.settings import Settings, from_config
 from training.sources import find_sources
 from training.state import Progress, check_same, describe_pairs, digest, load_last
+from training.stopping import Stopped, signals
 from training.tokens import TokenTable, idf_weights, load_tokens
 from training.validation import Validator
 
@@ -44,22 +46,26 @@ OmegaConf.register_new_resolver("conf", lambda: str(CONF), replace=True)  # for 
 def train(settings: Settings) -> dict[str, Any]:
     """Train the projection and leave checkpoint.safetensors, config.yaml and metrics.jsonl in `settings.out`.
 
-    Beside these: last.safetensors, from which `resume` goes on, and summary.png. The same settings, seed, thread count
-    and machine give the same weights, whether or not a run was interrupted.
+    Beside these: last.safetensors, from which `resume` goes on, and summary.png. A checkpoint that an earlier run left
+    there becomes previous.safetensors. The same settings, seed, thread count and machine give the same weights, whether
+    or not a run was interrupted.
 
     Returns:
         Plain data: paths `checkpoint`, `config`, `metrics`; `steps` (done), `pairs`, `batch_size`, `loss` (mean of the
         last log interval, None without a step), `scale`, `best_step`, `best_score` (None without validation),
         `stopped_early`, `seconds`, `seconds_to_load`.
 
-    Raises InputError for bad input, and where loss or gradient stop being finite: the last good checkpoint is kept.
+    Raises InputError for bad input, and where loss or gradient stop being finite: what this run last saved is kept.
+    Raises Stopped (a KeyboardInterrupt) where SIGINT or SIGTERM ended it between two steps; all is saved to go on.
     """
     started = time.perf_counter()
     out = Path(settings.out)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"out={out} is a file; name a folder")
+    check_folder("out", out)
+    check_folder("data.cache", settings.cache or ".")
     torch.manual_seed(settings.seed)
     last = _last(settings) if settings.resume else None
+    if last is None and parallel.first():
+        warn_of_earlier(out)
     if last is not None and Progress(**last.progress).finished(settings):
         return _finished(settings, last, started)
     device = _device(settings.device)
@@ -68,8 +74,7 @@ def train(settings: Settings) -> dict[str, Any]:
         run, pairs = _start(settings, last, device)
         loaded = time.perf_counter() - started
         _go(run, pairs)
-    scale = run.weights["log_scale"].exp().item()
-    return _result(settings, run.progress, run.config["data"], scale, started) | {"seconds_to_load": loaded}
+    return _result(settings, run.progress, run.config["data"], run.scale, started) | {"seconds_to_load": loaded}
 
 
 def _last(settings: Settings) -> Checkpoint:
@@ -137,16 +142,23 @@ def _go(run: Run, pairs: Pairs) -> None:
         run.go(pairs, Metrics(None))
         return
     settings, out, step = run.settings, run.out, run.progress.step
+    if not settings.resume:
+        set_aside(out)
     run.save_last()  # before the lines of an earlier run go: whenever this one is killed, it can go on
     with atomic_write(out / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(OmegaConf.create(run.config)).encode())
     (out / summary.FILE).unlink(missing_ok=True)
     metrics = Metrics(out / METRICS, start_wandb(settings.wandb_mode, settings.wandb_project, out, run.config), step)
-    try:
-        run.go(pairs, metrics)
-    finally:
-        metrics.close()
-        _draw(out)
+    with signals() as stop:
+        try:
+            run.go(pairs, metrics, stop)
+        finally:
+            metrics.close()
+            if not stop():
+                _draw(out)
+    if stop.number is not None and not run.progress.finished(settings):
+        place = f"step {run.progress.step} of {settings.steps}"
+        raise Stopped(f"stopped at {place}; go on with resume=true", stop.number)
 
 
 def _draw(out: Path) -> None:
@@ -160,7 +172,12 @@ def _draw(out: Path) -> None:
 
 def _finished(settings: Settings, last: Checkpoint, started: float) -> dict[str, Any]:
     """The result of a run that has nothing left to do."""
-    progress = Progress(**last.progress)
+    progress, checkpoint = Progress(**last.progress), Path(settings.out, FILE)
+    if not checkpoint.is_file():
+        raise InputError(
+            f"resume=true: {last.path} is of a finished run, whose {checkpoint} is missing; put it back, or train "
+            "again without resume"
+        )
     log.info("%s: finished at step %d, nothing to do", last.path, progress.step)
     log_scale = last.state.get("average.log_scale", last.state["log_scale"])
     result = _result(settings, progress, last.config["data"], log_scale.exp().item(), started)
@@ -260,7 +277,12 @@ def main(config: DictConfig) -> None:
     if not parallel.first():
         logging.disable(logging.WARNING)  # the first process says it
     with report_errors(OmegaConfBaseException):
-        result = train(from_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)))
+        settings = from_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+        try:
+            result = train(settings)
+        except Stopped as stopped:
+            sys.stderr.write(f"{stopped}\n")
+            sys.exit(stopped.code)
         if parallel.first():
             sys.stdout.write(json.dumps(result, indent=2) + "\n")
 

@@ -27,8 +27,8 @@ SEED = 7
 def noun_pairs(folder: str | Path) -> list[tuple[str, str]]:
     """General and specific noun of every direct hypernym link: the first words of both, `_` as a space.
 
-    Links between two words that are spelled alike are left out. Raises InputError where data.noun is missing or is not
-    WordNet's.
+    Links between two words that are spelled alike are left out. Raises InputError where data.noun is missing, is not
+    WordNet's, or has no such link.
     """
     path = Path(folder) / FILE
     if not path.is_file():
@@ -47,7 +47,12 @@ def noun_pairs(folder: str | Path) -> list[tuple[str, str]]:
     if missing := [general for general, _ in links if general not in words]:
         raise InputError(f"{path}: cut off: it points to synset {missing[0]}, which is not there")
     pairs = [(words[general], words[specific]) for general, specific in links]
-    return [(general, specific) for general, specific in pairs if general.lower() != specific.lower()]
+    found = [(general, specific) for general, specific in pairs if general.lower() != specific.lower()]
+    if not found:
+        raise InputError(
+            f"{path}: no pairs: none of its {len(words)} synsets has a hypernym; name WordNet's own folder"
+        )
+    return found
 
 
 def _parsed(line: str) -> tuple[str, str, list[str]]:
