@@ -11,8 +11,8 @@ from hyte.pooling import WITH_POWER
 # The keys of conf/eval.yaml with the type of each. A misspelt key in a file must not pass for a default.
 KEYS: dict[str, dict[str, type]] = {
     "retrieval": {
-        "mode": str, "analyzer": str, "k1": float, "b": float, "k3": float, "fusion": str, "alpha": float, "candidates": int,
-        "k": int, "drop_same_id": bool, "tokenizer": str, "feedback": float, "feedback_docs": int,
+        "mode": str, "analyzer": str, "k1": float, "b": float, "k3": float, "fusion": str, "alpha": float,
+        "candidates": int, "k": int, "drop_same_id": bool, "tokenizer": str, "feedback": float, "feedback_docs": int,
     },
     "chunking": {"window": int, "overlap": int, "titled": bool, "tail": str},
     "pooling": {"name": str, "power": float, "query_power": float, "radius": float},

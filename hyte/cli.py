@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
@@ -17,12 +17,14 @@ from hyte.encoder import OPTIONS, Encoder
 from hyte.errors import InputError, report_errors
 from hyte.files import strict_json
 from hyte.fusion import FUSIONS
-from hyte.index import MODES, Hit, HybridIndex
+from hyte.hits import Hit
+from hyte.index import HybridIndex
 from hyte.lock import writing
+from hyte.ranking import MODES
 from hyte.settings import Settings
 from hyte.snippets import printable, snippet
+from hyte.textfiles import read_text, text_files
 
-SUFFIXES = {".txt", ".md"}
 EXIT_NO_HIT = 1
 
 
@@ -61,7 +63,7 @@ def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
     counts = {"added": 0, "updated": 0, "unchanged": 0}
     skipped: list[str] = []
     seen: set[str] = set()
-    for path in _text_files(paths, folder, skipped):
+    for path in text_files(paths, folder, skipped):
         name = os.path.realpath(path)
         seen.add(name)
         try:
@@ -182,46 +184,6 @@ def _check(options: argparse.Namespace) -> int:
 
 def _open(options: argparse.Namespace, need_encoder: bool = True) -> HybridIndex:
     return HybridIndex.load(options.dir, options.artifact, need_encoder=need_encoder)
-
-
-def _text_files(paths: list[Path], index: Path, skipped: list[str]) -> Iterator[Path]:
-    """The named files, and the .txt and .md files below the named folders, each once, by name.
-
-    The index's own folder is left out; a folder that cannot be read is told in `skipped`.
-    """
-    seen = {os.path.realpath(index)}
-    for path in paths:
-        if not os.path.lexists(path):
-            raise InputError(f"{path}: no such file or folder")
-        for file in _below(path, seen, skipped) if path.is_dir() else [path]:
-            if (real := os.path.realpath(file)) not in seen:
-                seen.add(real)
-                yield file
-
-
-def _below(folder: Path, leave_out: set[str], skipped: list[str]) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder, onerror=lambda error: skipped.append(f"skipped: {error}")):
-        folders[:] = sorted(name for name in folders if os.path.realpath(os.path.join(parent, name)) not in leave_out)
-        yield from (Path(parent, name) for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
-
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, a byte order mark dropped.
-
-    Raises InputError where it is not a regular file, is binary, or is not UTF-8.
-    """
-    if not path.is_file():
-        raise InputError(f"{path}: not a regular file")
-    content = path.read_bytes()
-    if b"\0" in content:
-        raise InputError(
-            f"{path}: binary (a zero byte at offset {content.index(0)}); index a .txt or .md version of it"
-        )
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        bad = content[error.start]
-        raise InputError(f"{path}: not UTF-8 (byte 0x{bad:02x} at offset {error.start}); convert it first") from error
 
 
 def _counter(total: int) -> Callable[[int], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,27 @@ from hyte.growing import Growing
 from hyte.texts import Texts
 
 
+class Document(NamedTuple):
+    """One to be added; `digest` are the 32 bytes that tell whether it changed."""
+
+    title: str
+    text: str
+    digest: bytes
+
+    @classmethod
+    def of(cls, title: str, text: str) -> Document:
+        """Its digest is the sha256 of the title's length, the title and the text."""
+        parts = [each.encode("utf-8", "surrogatepass") for each in (title, text)]
+        return cls(title, text, hashlib.sha256(b"%d " % len(parts[0]) + b"".join(parts)).digest())
+
+
 class Documents:
     """Documents by number. A removed one keeps its number until the rest is `kept`.
 
     Args:
         paths: of the first D documents, all different.
         texts: theirs.
-        digests: (D, 32) theirs, as `digest` gives them.
+        digests: (D, 32) theirs, as of `Document`.
 
     Attributes:
         texts: of every number in use.
@@ -52,7 +67,7 @@ class Documents:
         return path
 
     def digest(self, number: int) -> bytes:
-        """What `digest` gave for a document."""
+        """The digest of a document."""
         return self._digests[np.array([number])].tobytes()
 
     def append(self, paths: Sequence[str], texts: Sequence[str], digests: Sequence[bytes]) -> None:
@@ -82,9 +97,3 @@ class Documents:
     def digests(self) -> npt.NDArray[np.uint8]:
         """(size, 32) those of all."""
         return self._digests.whole()
-
-
-def digest(title: str, text: str) -> bytes:
-    """The 32 bytes that tell whether a document changed: sha256 of the title's length, the title and the text."""
-    parts = [each.encode("utf-8", "surrogatepass") for each in (title, text)]
-    return hashlib.sha256(b"%d " % len(parts[0]) + b"".join(parts)).digest()

@@ -40,11 +40,6 @@ class Growing:
     def __len__(self) -> int:
         return self._base.shape[0] + self._used
 
-    @property
-    def width(self) -> int:
-        """Numbers in a row of two dimensions."""
-        return self._base.shape[1]
-
     def append(self, rows: Rows) -> None:
         """Put rows (n, ...) at the end."""
         needed = self._used + len(rows)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,11 @@ from hyte import ranking, store
 from hyte.analyzers import get_analyzer
 from hyte.bm25 import BM25
 from hyte.chunks import Chunks, Field, Rows, cut
-from hyte.documents import Documents, digest
+from hyte.documents import Document, Documents
 from hyte.encoder import Encoder, find_encoder
 from hyte.errors import InputError
+from hyte.hits import Hit, folded
 from hyte.settings import Candidates, Settings
-
-MODES = ("hybrid", "bm25", "lorentz")
 
 # Documents are chunked, analysed and encoded this many at a time.
 BLOCK = 256
@@ -31,37 +30,6 @@ FEW = 1024
 
 Progress = Callable[[int], object]
 Added = Literal["added", "updated", "unchanged"]
-
-
-class Hit(NamedTuple):
-    """A document at its best chunk.
-
-    Attributes:
-        path: the document.
-        chunk: number of the chunk in it, from 0.
-        span: characters (start, end) of the chunk in what was indexed: the text, or title + space + text where there is
-            a title that does not stand before every chunk.
-        text: the chunk's text.
-        score: what the ranking went by, falling down the list: fused, in [0, 1]; the BM25 score in mode "bm25" and for
-            a query without known tokens; the inner product in mode "lorentz", None for a chunk without known tokens.
-        bm25: BM25 score, at least 0, or None in mode "lorentz".
-        lorentz: inner product with the query's point (with feedback the moved one), at most -K, or None where the chunk
-            has no such score.
-    """
-
-    path: str
-    chunk: int
-    span: tuple[int, int]
-    text: str
-    score: float | None
-    bm25: float | None
-    lorentz: float | None
-
-
-class _Added(NamedTuple):
-    title: str
-    text: str
-    digest: bytes
 
 
 class HybridIndex:
@@ -82,7 +50,7 @@ class HybridIndex:
         self.settings = settings or Settings()
         self._analyze = get_analyzer(self.settings.analyzer, encoder.tokenizer if encoder else tokenizer)
         self.made_by = encoder.record if encoder else None
-        self._added: dict[str, _Added] = {}  # by path; not yet chunked and encoded
+        self._added: dict[str, Document] = {}  # by path; not yet chunked and encoded
         self._removed: set[int] = set()  # numbers of documents not yet taken out
         self._opened: tuple[str, int] | None = None  # the folder of load or save, and its generation
         self._changed = self._pack_anew = False
@@ -137,7 +105,7 @@ class HybridIndex:
         for what, value in (("path", path), ("text", text), ("title", title)):
             if not isinstance(value, str):
                 raise TypeError(f"document {path!r}: the {what} is {type(value).__name__}, not a string")
-        new = _Added(title, text, digest(title, text))
+        new = Document.of(title, text)
         if self._digest_of(path) == new.digest:
             return "unchanged"
         replaced = self._forget(path)
@@ -237,28 +205,20 @@ class HybridIndex:
             alpha: weight of BM25 in [0, 1]: 1 is BM25 alone, 0 is Lorentz alone; None is the index's.
             candidates: M, the chunks that BM25 hands to fusion, or "all"; None is the index's. `ranking.by_both` says
                 what follows the first M.
-            mode: one of `MODES`.
+            mode: one of `ranking.MODES`.
             fusion: one of `hyte.fusion.FUSIONS`; None is the index's.
             exclude: a path that is left out before anything is ranked.
 
         Raises InputError where an argument is out of range, or where mode needs points and the index has none.
         """
         used = self.settings.override(alpha=alpha, candidates=candidates, fusion=fusion)
-        self._check_search(query, k, mode)
+        ranking.check_search(query, k, mode)
+        if mode != "bm25" and self.encoder is None:
+            raise InputError(f"mode {mode} needs an artifact, and this index was built without one: use mode bm25")
         self.flush()
         if k == 0 or not query.split():
             return []
-        return self._folded(self._rank(query, mode, used, exclude), k)
-
-    def _check_search(self, query: str, k: int, mode: str) -> None:
-        if not isinstance(query, str):
-            raise TypeError(f"the query is {type(query).__name__}, not a string")
-        if k < 0:
-            raise InputError(f"k must be at least 0, not {k}")
-        if mode not in MODES:
-            raise InputError(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}")
-        if mode != "bm25" and self.encoder is None:
-            raise InputError(f"mode {mode} needs an artifact, and this index was built without one: use mode bm25")
+        return folded(self._rank(query, mode, used, exclude), k, self._chunks, self._documents)
 
     def _rank(self, query: str, mode: str, used: Settings, exclude: str | None) -> ranking.Ranking:
         allowed = self._alive()
@@ -277,29 +237,9 @@ class HybridIndex:
 
     def _query_point(self, query: str) -> npt.NDArray[np.float32] | None:
         """The query's point (d+1,), or None if the query has no known token."""
-        assert self.encoder is not None  # _check_search saw to it
+        assert self.encoder is not None  # search saw to it
         points, known = self.encoder.encode_with_flags([query], query=True)
         return points[0] if known[0] else None
-
-    def _folded(self, ranked: ranking.Ranking, k: int) -> list[Hit]:
-        """Fold chunks into documents, each at its best chunk, until k are full."""
-        first = ranking.best_of_each(self._chunks.document[ranked.chunks])
-        return [self._hit(ranked, i) for i in first[:k]]
-
-    def _hit(self, ranked: ranking.Ranking, i: int) -> Hit:
-        chunk = ranked.chunks[i : i + 1]
-        document = int(self._chunks.document[chunk][0])
-        start, end = (int(x) for x in self._chunks.span[chunk][0])
-        score, bm25, inner = float(ranked.score[i]), float(ranked.bm25[i]), float(ranked.inner[i])
-        return Hit(
-            path=self._documents.path(document),
-            chunk=int(self._chunks.number[chunk][0]),
-            span=(start, end),
-            text=self._documents.texts[document][start:end],
-            score=score if np.isfinite(score) else None,
-            bm25=None if np.isnan(bm25) else bm25,
-            lorentz=inner if np.isfinite(inner) else None,
-        )
 
     def compact(self) -> None:
         """Have the next `save` pack all texts anew, so that the disk gets back what removed ones held."""

@@ -12,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hyte.chunks import Chunks
+from hyte.errors import InputError
 from hyte.fusion import FUSIONS, order
 from hyte.geometry import Array
 from hyte.pooling import NO_DIRECTION
 from hyte.settings import Settings
+
+MODES = ("hybrid", "bm25", "lorentz")
 
 Numbers = npt.NDArray[np.intp]
 Inner = Callable[[Numbers], Array]  # chunk numbers (n,) to their inner products with the query (n,), -inf for no score
@@ -35,6 +38,16 @@ class Ranking(NamedTuple):
     score: Array
     bm25: Array
     inner: Array
+
+
+def check_search(query: str, k: int, mode: str) -> None:
+    """Raises TypeError unless the query is a string, InputError unless k >= 0 and `mode` is one of `MODES`."""
+    if not isinstance(query, str):
+        raise TypeError(f"the query is {type(query).__name__}, not a string")
+    if k < 0:
+        raise InputError(f"k must be at least 0, not {k}")
+    if mode not in MODES:
+        raise InputError(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}")
 
 
 def inner_with(query: npt.NDArray[np.float32], chunks: Chunks) -> Inner:

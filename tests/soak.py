@@ -25,7 +25,7 @@ import numpy as np
 
 from hyte import Encoder, HybridIndex, InputError, Settings
 from hyte.commits import FILES
-from hyte.index import Hit
+from hyte.hits import Hit
 from hyte.sections import Index, digest, pieces
 from hyte.weights import HEADER, read_weights
 

@@ -10,9 +10,10 @@ import zlib
 
 import pytest
 
-from hyte.cli import main, read_text
+from hyte.cli import main
 from hyte.commits import FILES
 from hyte.errors import InputError
+from hyte.textfiles import read_text
 from tests.conftest import write_artifact
 
 

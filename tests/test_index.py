@@ -359,9 +359,9 @@ def test_settings_of_numpy_are_saved_as_plain_numbers(encoder, tmp_path):
     "wrong",
     [
         {"window": 5, "overlap": 5}, {"window": 5.0}, {"window": True}, {"window": "5"}, {"analyzer": "x"}, {"k1": -1},
-        {"k1": np.inf}, {"k3": -1}, {"k3": np.inf}, {"k3": "x"}, {"b": 2}, {"b": np.nan}, {"tail": "x"}, {"candidates": True},
-        {"candidates": None}, {"alpha": "x"}, {"feedback": -0.1}, {"feedback": np.nan}, {"feedback": np.inf},
-        {"feedback_docs": 0}, {"feedback_docs": 1.5},
+        {"k1": np.inf}, {"k3": -1}, {"k3": np.inf}, {"k3": "x"}, {"b": 2}, {"b": np.nan}, {"tail": "x"},
+        {"candidates": True}, {"candidates": None}, {"alpha": "x"}, {"feedback": -0.1}, {"feedback": np.nan},
+        {"feedback": np.inf}, {"feedback_docs": 0}, {"feedback_docs": 1.5},
     ],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(wrong):
