@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import statistics
 import sys
@@ -25,9 +26,10 @@ import numpy.typing as npt
 
 from eval.collections import Collection, load
 from hyte import Encoder, HybridIndex, InputError, Settings, ranking
-from hyte.commits import FILES
+from hyte.commits import FILES, INDEX_FILE
 from hyte.errors import report_errors
 from hyte.geometry import Array
+from hyte.sections import Index
 
 REOPEN, BM25, RERANK, WHOLE = "reopen", "BM25, all chunks", "re-rank of 50", "whole query"
 # A phone, 1,500 chunks.
@@ -121,10 +123,11 @@ def table(found: dict[str, list[float]]) -> str:
 
 
 def sizes(folder: Path) -> str:
-    """The bytes of each file."""
+    """The bytes of each file, and of the matrix in one of them."""
     held = {name: (folder / name).stat().st_size for name in FILES}
     told = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in held.items())
-    return f"{told}; the paper's idx.bin: 2.3 MB\n\n"
+    matrix = Index(folder / INDEX_FILE).points.shape
+    return f"{told}; the matrix in idx.bin: {4 * math.prod(matrix) / 1e6:.2f} MB; the paper's idx.bin: 2.3 MB\n\n"
 
 
 def added(index: HybridIndex, folder: str, data: Collection, repeats: int) -> str:
@@ -141,6 +144,7 @@ def added(index: HybridIndex, folder: str, data: Collection, repeats: int) -> st
         in_memory.append(timed(partial(add, number)))
     target = Path(folder, "grown")
     index.save(target)
+    index = HybridIndex.load(target, index.encoder)  # as hyte add finds it
     for number in range(3):
         add(repeats + number)
         commits.append(timed(partial(index.save, target)))

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 def escape_path(path: str) -> bytes:
     """A path as one line of bytes without its line feed."""
     plain = path.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return b"".join(_escaped_characters(plain))
+    try:
+        return plain.encode()
+    except UnicodeEncodeError:
+        return b"".join(_escaped_characters(plain))
 
 
 def _escaped_characters(text: str) -> Iterator[bytes]:

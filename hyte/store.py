@@ -62,7 +62,7 @@ def save(folder: str | Path, contents: Contents, opened: int | None = None, anew
     cannot be written.
     """
     texts = contents.texts.packed(anew)
-    paths = [escape_path(path) + b"\n" for path in contents.paths]
+    paths = [b"".join(escape_path(path) + b"\n" for path in contents.paths)]
     arrays = _arrays(contents, texts)
 
     def index(generation: int, files: dict[str, Digest]) -> Iterator[Buffer]:

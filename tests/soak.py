@@ -1,38 +1,51 @@
-"""Kills at random moments and files made of noise: `python -m tests.soak --kills 1000 --fuzz 600` (make soak).
+"""Kills at random moments and files made of noise: `python -m tests.soak --kills 1000 --fuzz 600` (make soak). Linux.
 
 A child changes an index over and over, by a rule that says what generation g holds; it is killed somewhere, and the
 index must open, hold a generation that is not older than the last one the child told of, and be that generation
-completely. Then every reader is given damaged files for so many seconds: it must refuse them in one line or give what
-was saved, soon, and without taking more memory than the files are long.
+completely. Then every reader is given every flip of a bit, every truncation, and for so many seconds files that
+hypothesis damaged, and for as many again atheris where it is installed: it must refuse them in one line or give what was
+saved, soon, and without taking more memory than the files are long and a little.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import hashlib
 import os
 import random
-import resource
-import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import numpy as np
+from hypothesis import strategies as st
 
-from hyte import Encoder, HybridIndex, InputError, Settings
-from hyte.commits import FILES
-from hyte.hits import Hit
-from hyte.sections import Index, digest, pieces
-from hyte.weights import HEADER, read_weights
+try:  # an option: it builds for some systems and versions of Python only
+    import atheris
+except ImportError:
+    atheris = None
+
+with atheris.instrument_imports(include=["hyte"]) if atheris else nullcontext():
+    from hyte import Encoder, HybridIndex, InputError, Settings
+    from hyte.commits import FILES
+    from hyte.sections import Index, digest, pieces
+    from hyte.weights import HEADER
 
 WORDS = "the a cat dog bird fish sat ran mat sea blue red old new cell protein gene drug trial heart".split()
 PLAIN = Settings(analyzer="alnum", window=6, overlap=2)
 DOCUMENTS = 12
-MORE_MEMORY = 16 << 20
+WEIGHTS = "weights.bin"
+MORE_MEMORY = 16 << 20  # than the files are long
+HANGS = 10  # seconds
+BATCH = 100  # examples of hypothesis between two looks at the clock
 
 
 def document(generation: int) -> tuple[str, str]:
@@ -65,16 +78,25 @@ def expected(generation: int) -> dict[str, str]:
 
 
 def work(folder: Path, encoder: Encoder, told: int) -> None:
-    """Change the index for ever; each commit's number goes to `told`."""
+    """Change the index for ever; before each step its name goes to `told`, and after each commit its number."""
+
+    def tell(word: str) -> None:
+        os.write(told, f"{word}\n".encode())
+
     while True:
+        tell("opening")
         there = (folder / FILES[0]).exists()
         index = HybridIndex.load(folder, encoder) if there else HybridIndex(encoder, PLAIN)
-        changes(index, (index.generation or 0) + 1)
-        os.write(told, index.save(folder).to_bytes(8, "little"))
+        tell("adding")
+        generation = (index.generation or 0) + 1
+        changes(index, generation)
+        index.flush()
+        tell("saving" if generation % 5 else "compacting")
+        tell(str(index.save(folder)))
 
 
-def killed(folder: Path, encoder: Encoder, after: float) -> int:
-    """Let a child work and kill it after so many seconds; returns the last generation that it told of, 0 for none."""
+def killed(folder: Path, encoder: Encoder, after: float) -> tuple[int, str]:
+    """Let a child work and kill it after so many seconds; the last generation and the last step that it told of."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -87,11 +109,11 @@ def killed(folder: Path, encoder: Encoder, after: float) -> int:
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    told = os.read(reader, 1 << 20)
+    told = os.read(reader, 1 << 20).decode().split()
     os.close(reader)
     if os.WTERMSIG(status) != signal.SIGKILL:
         raise AssertionError(f"the child ended by itself, status {status}")
-    return int.from_bytes(told[-8:], "little")
+    return max((int(word) for word in told if word.isdecimal()), default=0), told[-1] if told else "starting"
 
 
 def check(folder: Path, encoder: Encoder, at_least: int) -> int:
@@ -114,124 +136,207 @@ def check(folder: Path, encoder: Encoder, at_least: int) -> int:
     return generation
 
 
-def kills(count: int, artifact: Path, seed: int) -> tuple[int, int]:
-    """Kill so often; returns the last generation, and at how many kills a new one had just come into being."""
-    random_, encoder, last, between = random.Random(seed), Encoder.load(artifact), 0, 0
+def kills(count: int, artifact: Path, seed: int) -> Counter[str]:
+    """Kill so often; at which steps, and how often a new generation had come into being that was not told of."""
+    random_, encoder, last, found = random.Random(seed), Encoder.load(artifact), 0, Counter[str]()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "idx")
         for number in range(count):
-            told = killed(folder, encoder, random_.uniform(0.005, 0.12))
+            told, step = killed(folder, encoder, random_.uniform(0.005, 0.12))
             now = check(folder, encoder, max(told, last))
-            between += now > max(told, last)
+            found["between" if step.isdecimal() else step] += 1
+            found["untold"] += now > max(told, last)
             last = now
             left = [name for name in (os.listdir(folder) if folder.exists() else []) if name not in FILES]
             assert len(left) <= len(FILES) + 1, left
             if number % 100 == 99:
-                sys.stdout.write(f"{number + 1} kills, generation {last}, {between} between commit and word\n")
-                sys.stdout.flush()
-    return last, between
+                say(f"{number + 1} kills, generation {last}, {dict(found)}")
+    return found
 
 
-def damaged(content: bytes, random_: random.Random) -> bytes:
-    """Some bytes changed, cut out, put in, or taken from elsewhere in the file."""
-    data = bytearray(content)
-    for _ in range(random_.choice([1, 1, 1, 2, 5, 20])):
-        at = random_.randrange(len(data) + 1)
-        size = random_.choice([1, 1, 2, 4, 8, 64])
-        what = random_.randrange(5)
-        if what == 0 and at < len(data):
-            data[at] ^= 1 << random_.randrange(8)
-        elif what == 1:
-            data[at : at + size] = random_.choice([b"\0", b"\xff"]) * size
-        elif what == 2:
-            del data[at : at + size]
-        elif what == 3:
-            data[at:at] = random_.randbytes(size)
-        else:
-            other = random_.randrange(len(data) + 1)
-            data[at : at + size] = data[other : other + size]
-    return bytes(data)
+class Target:
+    """A small index, its artifact, and a copy of both in which files are damaged and read."""
 
-
-Forge = Callable[[Path, str, random.Random], None]  # damages a file of a copy
-
-
-def peak() -> int:
-    """Most memory that the process has held, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def read(folder: Path, name: str, encoder: Encoder) -> list[Hit] | None:
-    """Have a file read by every reader of it; the answers of an index."""
-    if name == "weights.bin":
-        read_weights(folder / name)
-        return None
-    opened = HybridIndex.load(folder, encoder)
-    opened.check()
-    return opened.search("blue cat", 99)
-
-
-def fuzz(seconds: float, artifact: Path, seed: int, forge: Forge) -> dict[str, int]:
-    """Give damaged files to every reader; returns how many of each were refused, and how many harmless."""
-    random_, encoder, counts = random.Random(seed), Encoder.load(artifact), {"refused": 0, "harmless": 0}
-    with tempfile.TemporaryDirectory() as place:
-        folder, copy = Path(place, "idx"), Path(place, "copy")
-        index = HybridIndex(encoder, PLAIN)
+    def __init__(self, place: Path, artifact: Path) -> None:
+        self.encoder, self.copy = Encoder.load(artifact), place / "copy"
+        index = HybridIndex(self.encoder, PLAIN)
         for generation in range(1, 40):
             changes(index, generation)
-        index.save(folder)
-        answers = index.search("blue cat", 99)
-        before, until = peak(), time.monotonic() + seconds
-        while time.monotonic() < until:
-            name = random_.choice([*FILES, *FILES, "weights.bin"])
-            source = artifact if name == "weights.bin" else folder
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(source, copy)
-            forge(copy, name, random_)
-            started, told, found = time.monotonic(), "", None
-            try:
-                found = read(copy, name, encoder)
-            except InputError as error:
-                told = str(error)
-            assert "\n" not in told, told
-            assert found in (None, answers) or forge is not blindly, "other answers, and no word"
-            counts["refused" if told else "harmless"] += 1
-            assert time.monotonic() - started < 10, "it took 10 s"
-        assert peak() - before < MORE_MEMORY, f"{peak() - before} bytes more"
-    return counts
+        index.save(place / "idx")
+        sources = [*(place / "idx" / name for name in FILES), *artifact.iterdir()]
+        self.files = {source.name: source.read_bytes() for source in sources}
+        self.copy.mkdir()
+        self.touched = set(self.files)
+        self.restore()
+        self.answers = {name: self.read(name) for name in (*FILES, WEIGHTS)}
+        self.counts = Counter[str]()
+
+    def restore(self) -> None:
+        """Have the copy as it should be."""
+        for name in list(self.touched):
+            self.put(name, self.files[name])
+        self.touched.clear()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Put a file in the place of another, which may still be mapped."""
+        self.touched.add(name)
+        (self.copy / name).unlink(missing_ok=True)
+        (self.copy / name).write_bytes(content)
+
+    def read(self, name: str) -> list[Any]:
+        """What every reader of a file gives."""
+        if name == WEIGHTS:
+            return list(Encoder.load(self.copy).encode(["blue cat", "the sea"]).tolist())
+        opened = HybridIndex.load(self.copy, self.encoder)
+        opened.check()
+        return list(opened.search("blue cat", 99))
+
+    def attempt(self, name: str, same: bool) -> None:
+        """Read the damaged file. Raises AssertionError unless it is refused in one line, or harmless."""
+        lengths = sum(file.stat().st_size for file in self.copy.iterdir())
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        before, told, found = peak(anew=True), "", None
+        try:
+            found = self.read(name)
+        except InputError as error:
+            told = str(error)
+        faulthandler.cancel_dump_traceback_later()
+        more = peak() - before
+        assert "\n" not in told, told
+        assert told or not same or found == self.answers[name], f"{name}: other answers, and no word"
+        assert more < lengths + MORE_MEMORY, f"{name}: {more} bytes of memory for {lengths} of files"
+        self.counts["refused" if told else "harmless"] += 1
 
 
-def blindly(copy: Path, name: str, random_: random.Random) -> None:
+def peak(anew: bool = False) -> int:
+    """The most bytes of memory that this process held, since it was asked `anew` the last time."""
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def flips(artifact: Path) -> Counter[str]:
+    """Every flip of a single bit, and every truncation, of every file; how many were refused, how many harmless."""
+    with tempfile.TemporaryDirectory() as place:
+        target = Target(Path(place), artifact)
+        for name in (*FILES, WEIGHTS):
+            raw = target.files[name]
+            for offset in range(len(raw)):
+                for damaged in (raw[:offset], *(_flipped(raw, offset, bit) for bit in range(8))):
+                    target.put(name, damaged)
+                    target.attempt(name, same=True)
+            target.restore()
+        return target.counts
+
+
+def _flipped(raw: bytes, offset: int, bit: int) -> bytes:
+    return raw[:offset] + bytes([raw[offset] ^ 1 << bit]) + raw[offset + 1 :]
+
+
+Forge = Callable[[Target, st.DataObject], tuple[str, bool]]  # damages a file; its name, whether answers must stay
+
+
+def damaged(raw: bytes, data: st.DataObject) -> bytes:
+    """Bytes changed, cut out, put in, or taken from elsewhere in the file, at some places."""
+    place, size = st.integers(0, len(raw)), st.sampled_from([0, 1, 2, 4, 8, 64, len(raw)])
+    filled = st.builds(lambda byte, times: byte * min(times, 64), st.sampled_from([b"\0", b"\xff"]), size)
+    moved = st.builds(lambda at, length: raw[at : at + length], place, size)
+    edits = st.lists(st.tuples(place, size, st.binary(max_size=8) | filled | moved), min_size=1, max_size=10)
+    for at, gone, put in data.draw(edits):
+        raw = raw[:at] + put + raw[at + gone :]
+    return raw
+
+
+def blindly(target: Target, data: st.DataObject) -> tuple[str, bool]:
     """Damage a file without caring for its checksums."""
-    (copy / name).write_bytes(damaged((copy / name).read_bytes(), random_))
+    name = data.draw(st.sampled_from([*FILES, WEIGHTS]))
+    target.put(name, damaged(target.files[name], data))
+    return name, True
 
 
-def knowingly(copy: Path, name: str, random_: random.Random) -> None:
+def knowingly(target: Target, data: st.DataObject) -> tuple[str, bool]:
     """Damage what a file says and make its checksums fit, as somebody would who wants to do harm."""
-    if name == "weights.bin":
-        raw = (copy / name).read_bytes()
-        head, body = bytearray(damaged(raw[: HEADER.size], random_)[: HEADER.size].ljust(HEADER.size, b"\0")), raw[256:]
+    name = data.draw(st.sampled_from([*FILES, WEIGHTS]))
+    if name == WEIGHTS:
+        raw = target.files[name]
+        head, body = bytearray(damaged(raw[: HEADER.size], data)[: HEADER.size].ljust(HEADER.size, b"\0")), raw[256:]
         head[:8] = raw[:8]
         head[88:120] = hashlib.sha256(body).digest()
-        (copy / name).write_bytes((head + hashlib.sha256(head).digest()).ljust(256, b"\0") + body)
-        return
-    opened = Index(copy / FILES[0])
+        target.put(name, (head + hashlib.sha256(head).digest()).ljust(256, b"\0") + body)
+        return name, False
+    opened = Index(target.copy / FILES[0])
     arrays = {key: array.copy() for key, array in opened.arrays.items()}
     head = {key: value for key, value in opened.head.items() if key not in ("sections", "length")}
     if name == FILES[0]:
-        key = random_.choice([key for key, array in arrays.items() if array.size])
-        flat = arrays[key].reshape(-1)
-        low, high = (-1e30, 1e30) if flat.dtype.kind == "f" else (np.iinfo(flat.dtype).min, np.iinfo(flat.dtype).max)
-        flat[random_.randrange(len(flat))] = random_.choice([low, high, 0, 1, random_.randrange(-99, 99) % 127])
+        lie_in(arrays, data)
     else:
-        content = damaged((copy / name).read_bytes(), random_)
-        (copy / name).write_bytes(content)
+        content = damaged(target.files[name], data)
+        target.put(name, content)
         head["files"][name] = digest(content)
-    (copy / FILES[0]).write_bytes(b"".join(pieces(head, arrays)))
+    target.put(FILES[0], b"".join(pieces(head, arrays)))
+    return name, False
+
+
+def lie_in(arrays: dict[str, np.ndarray], data: st.DataObject) -> None:
+    """Change some numbers of some sections."""
+    for _ in range(data.draw(st.integers(1, 3))):
+        flat = arrays[data.draw(st.sampled_from([key for key, array in arrays.items() if array.size]))].reshape(-1)
+        low, high = (-1e30, 1e30) if flat.dtype.kind == "f" else (np.iinfo(flat.dtype).min, np.iinfo(flat.dtype).max)
+        flat[data.draw(st.integers(0, len(flat) - 1))] = data.draw(st.sampled_from([low, high, 0, 1, 2, 64]))
+
+
+def fuzz_test(target: Target, forge: Forge) -> Callable[[], None]:
+    """A test of hypothesis that damages and reads one file, `BATCH` times."""
+
+    @hypothesis.settings(
+        max_examples=BATCH, database=None, deadline=None, derandomize=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(st.data())
+    def one(data: st.DataObject) -> None:
+        target.restore()
+        target.attempt(*forge(target, data))
+
+    return one
+
+
+def fuzz(seconds: float, artifact: Path, seed: int, forge: Forge) -> Counter[str]:
+    """Give damaged files to every reader; how many were refused, how many harmless."""
+    until = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as place:
+        target = Target(Path(place), artifact)
+        while time.monotonic() < until:
+            hypothesis.seed(seed)(fuzz_test(target, forge))()
+            seed += 1
+        return target.counts
+
+
+def fuzz_guided(seconds: float, artifact: Path, seed: int, forge: Forge) -> None:
+    """The same in a child by atheris, which seeks damage that reaches other lines of hyte."""
+    child = os.fork()
+    if child == 0:
+        with tempfile.TemporaryDirectory() as place:
+            one = fuzz_test(Target(Path(place), artifact), forge).hypothesis.fuzz_one_input
+            corpus, random_ = Path(place, "corpus"), random.Random(seed)
+            corpus.mkdir()
+            for number in range(100):
+                (corpus / str(number)).write_bytes(random_.randbytes(200))
+            limits = [f"-max_total_time={max(1, round(seconds))}", f"-timeout={HANGS}", "-rss_limit_mb=1024"]
+            atheris.Setup(["soak", str(corpus), f"-seed={seed + 1}", "-max_len=1024", *limits], one)
+            atheris.Fuzz()  # ends the process
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"atheris found something: status {status}"
+
+
+def say(text: str) -> None:
+    """A line, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; a fault ends it with a traceback that names the seed."""
+    """The command line; a fault ends it with a traceback."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--fuzz", type=float, default=600.0, metavar="SECONDS")
@@ -243,14 +348,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tokenizer = Path(place, "tokenizer.json")
         make_tokenizer().save(str(tokenizer))
         artifact = write_artifact(Path(place, "artifact"), tokenizer)
-        if given.kills:
-            last, between = kills(given.kills, artifact, given.seed)
-            sys.stdout.write(f"{given.kills} kills: every opening complete; generation {last}, {between} in between\n")
+        say(f"seed {given.seed}")
+        found = kills(given.kills, artifact, given.seed)
+        say(f"{given.kills} kills: every opening old or new, and complete; {dict(found)}")
         if given.fuzz:
+            say(f"every flip of a bit and every truncation: {dict(flips(artifact))}")
             for forge in (blindly, knowingly):
                 counts = fuzz(given.fuzz / 2, artifact, given.seed, forge)
-                total, name = sum(counts.values()), forge.__name__
-                sys.stdout.write(f"{total} files damaged {name} in {given.fuzz / 2:g} s: {counts}\n")
+                say(f"{counts.total()} files damaged {forge.__name__} in {given.fuzz / 2:g} s: {dict(counts)}")
+                if atheris:
+                    fuzz_guided(given.fuzz / 2, artifact, given.seed, forge)
+                    say(f"{given.fuzz / 2:g} s of atheris")
 
 
 if __name__ == "__main__":

@@ -556,7 +556,7 @@ def configured(*overrides: str):
 
 
 def test_a_recipe_of_training_is_not_one_of_evaluation():
-    assert configured("experiment=hyte").steps == 500
+    assert configured("experiment=hyte").steps == 300
     assert configured("experiment=hyte", "steps=2").steps == 2
     with pytest.raises(MissingConfigException, match=r"(?s)Available options in 'experiment':\s+hyte\s"):
         configured("experiment=paper_reported")
