@@ -20,6 +20,7 @@ from hyte.fusion import FUSIONS
 from hyte.hits import Hit
 from hyte.index import HybridIndex
 from hyte.lock import writing
+from hyte.paths import from_folder, to_file
 from hyte.ranking import MODES
 from hyte.settings import Settings
 from hyte.snippets import printable, snippet
@@ -64,14 +65,14 @@ def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
     skipped: list[str] = []
     seen: set[str] = set()
     for path in text_files(paths, folder, skipped):
-        name = os.path.realpath(path)
+        name = from_folder(path, folder)
         seen.add(name)
         try:
             counts[index.add(name, read_text(path))] += 1
         except (InputError, OSError) as error:
-            skipped.append(f"skipped: {error}")
+            skipped.append(f"skipped: {error}" + ("; the text indexed before stays" if name in index else ""))
     sys.stderr.writelines(f"{printable(line)}\n" for line in skipped)
-    gone = _gone(index, paths) if seen else []
+    gone = _gone(index, paths, folder) if seen else []
     for name in gone:
         index.remove(name)
     if not any(counts.values()) and not gone:
@@ -85,10 +86,11 @@ def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
     return 0
 
 
-def _gone(index: HybridIndex, paths: list[Path]) -> list[str]:
+def _gone(index: HybridIndex, paths: list[Path], folder: Path) -> list[str]:
     """The indexed files below these folders that are there no more."""
     folders = tuple(os.path.join(os.path.realpath(path), "") for path in paths if path.is_dir())
-    return [name for name in index.paths if name.startswith(folders) and not os.path.lexists(name)]
+    files = ((name, to_file(name, folder)) for name in index.paths)
+    return [name for name, file in files if file.startswith(folders) and not os.path.lexists(file)]
 
 
 def _holds(index: HybridIndex, folder: Path) -> str:
@@ -100,9 +102,9 @@ def _remove(options: argparse.Namespace) -> int:
     _must_exist(options.dir)
     with writing(options.dir):
         index = _open(options, need_encoder=False)
-        held, gone = index.paths, set()
+        held, gone = {path: to_file(path, options.dir) for path in index.paths}, set()
         for full in map(os.path.realpath, options.paths):
-            found = [path for path in held if path == full or path.startswith(full + os.sep)]
+            found = [path for path, file in held.items() if file == full or file.startswith(full + os.sep)]
             if not found:
                 raise InputError(f"{full}: not in the index {options.dir}, which holds {len(index)} documents")
             gone.update(found)
@@ -139,6 +141,7 @@ def _search(options: argparse.Namespace) -> int:
     hits = index.search(
         options.query, options.k, options.alpha, options.candidates, mode=options.mode, fusion=options.fusion
     )
+    hits = [hit._replace(path=to_file(hit.path, options.dir)) for hit in hits]
     mark = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() and not options.json else ("**", "**")
     shown = [(hit, snippet(hit.text, options.query, index.tokens, mark)) for hit in hits]
     if options.json:

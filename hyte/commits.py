@@ -66,7 +66,7 @@ def commit(
             sync_folder(folder)
             replace(folder / (INDEX_FILE + NEW), folder / INDEX_FILE)
         except BaseException:
-            _clear(folder)
+            recover(folder)  # an interrupt may have come when the new one was in place already
             raise
         sync_folder(folder)
         with suppress(PermissionError):  # Windows, where a reader holds one: it is found under its other name

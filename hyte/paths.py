@@ -1,4 +1,4 @@
-r"""Paths as lines of bytes, which any path comes back from.
+r"""Paths as an index holds them: those of files from its own folder on, and as lines of bytes that any comes back from.
 
 A backslash is written `\\`, a line feed `\n`, a carriage return `\r`, and a byte that is not UTF-8 `\xNN`; the rest is
 UTF-8.
@@ -6,8 +6,24 @@ UTF-8.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
+
+
+def from_folder(file: str | Path, folder: str | Path) -> str:
+    """The way from an index's folder to a file, so that both can be moved together; links are resolved."""
+    real = os.path.realpath(file)
+    try:
+        return os.path.relpath(real, os.path.realpath(folder))
+    except ValueError:  # Windows, where it is on another drive
+        return real
+
+
+def to_file(path: str, folder: str | Path) -> str:
+    """The file, absolute, that `from_folder` named."""
+    return os.path.normpath(os.path.join(os.path.realpath(folder), path))
 
 
 def escape_path(path: str) -> bytes:

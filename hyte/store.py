@@ -5,7 +5,7 @@ docs/FORMATS.md describes the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,13 +135,20 @@ def _arrays(contents: Contents, texts: Packed) -> Arrays:
         "starts": postings.starts,
         "postings": postings.chunks,
         "frequencies": postings.frequencies,
-        "terms": np.frombuffer(
-            "".join(f"{term}\n" for term in postings.terms).encode("utf-8", "surrogatepass"), np.uint8
-        ),
+        "terms": np.frombuffer(_lines(postings.terms), np.uint8),
         "digests": contents.digests,
         "text_spans": texts.spans,
         "text_blocks": texts.blocks,
     }
+
+
+def _lines(terms: Iterable[str]) -> bytes:
+    """Each term ended by a line feed. Raises InputError where one holds a line feed: no analyzer here gives such."""
+    held = list(terms)
+    text = "".join(f"{term}\n" for term in held)
+    if text.count("\n") != len(held):
+        raise InputError("a token of the analyzer holds a line feed, which an index cannot save: use another analyzer")
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _rows(arrays: Arrays, points: CheckedRows) -> Rows:

@@ -3,8 +3,8 @@
 A child changes an index over and over, by a rule that says what generation g holds; it is killed somewhere, and the
 index must open, hold a generation that is not older than the last one the child told of, and be that generation
 completely. Then every reader is given every flip of a bit, every truncation, and for so many seconds files that
-hypothesis damaged, and for as many again atheris where it is installed: it must refuse them in one line or give what was
-saved, soon, and without taking more memory than the files are long and a little.
+hypothesis damaged, and for as many again atheris where it is installed: it must refuse them in one line or give what
+was saved, soon, and without taking more memory than the files are long and a little.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pytest
 
 from hyte import HybridIndex, InputError, Settings, commits, lock
 from hyte.lock import writing
+from tests.conftest import ROOT
 
 FILES = ("idx.bin", "texts.z", "paths.txt")
 PLAIN = Settings(analyzer="alnum", window=3, overlap=1)
@@ -97,6 +98,25 @@ def test_a_death_at_any_step_and_another_while_that_is_mended_leave_the_old_or_t
     assert seen == {(False, True), (True, True), (True, False)}
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_an_interrupt_just_after_a_file_took_its_place_leaves_the_new_generation(saved, encoder, monkeypatch, nth):
+    calls, real = count(1), os.replace
+
+    def interrupted(source, target):
+        real(source, target)
+        if next(calls) == nth:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            change(saved, encoder)
+    assert texts(HybridIndex.load(saved, encoder)) == NEW
+    HybridIndex.load(saved, encoder).save(saved)
+    assert texts(HybridIndex.load(saved, encoder)) == NEW
+    assert sorted(os.listdir(saved)) == sorted(FILES)
+
+
 def test_a_save_goes_on_from_the_generation_that_was_opened(saved, encoder):
     one, two = HybridIndex.load(saved, encoder), HybridIndex.load(saved, encoder)
     one.add("one", "cat")
@@ -147,6 +167,7 @@ def enter(folder, wait):
 HOLD = """
 import sys, time
 from hyte.lock import writing
+from tests.conftest import ROOT
 with writing(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)
@@ -178,20 +199,55 @@ while True:
 """
 
 
+def answer(index):
+    """Which corpus answers, and that it does so wholly."""
+    hits = index.search("common", 99, mode="bm25")
+    (word,) = {hit.path.rstrip("0123456789") for hit in hits}
+    assert len(hits) == {"alpha": 30, "beta": 20, "first": 50}[word]
+    assert all(word in hit.text for hit in hits)
+    return word
+
+
 def test_every_answer_is_of_one_generation_while_another_process_rebuilds(tmp_path):
-    HybridIndex(None, Settings(analyzer="alnum")).save(tmp_path)
+    first = HybridIndex(None, Settings(analyzer="alnum"))
+    for i in range(50):  # more than those that take its place
+        first.add(f"first{i}", "first common")
+    first.save(tmp_path)
+    kept = HybridIndex.load(tmp_path)
     writer = subprocess.Popen([sys.executable, "-c", REBUILD, str(tmp_path)])
     try:
         seen, until = set(), time.monotonic() + 60
-        while len(seen) < 2 and time.monotonic() < until:
+        while not {"alpha", "beta"} <= seen and time.monotonic() < until:
             for _ in range(50):
-                hits = HybridIndex.load(tmp_path).search("common", 99, mode="bm25")
-                words = {hit.path.rstrip("0123456789") for hit in hits}
-                assert len(words) <= 1
-                assert len(hits) == {"alpha": 30, "beta": 20}.get("".join(words), 0)
-                assert all("".join(words) in hit.text for hit in hits)
-                seen |= words
-        assert seen == {"alpha", "beta"}
+                seen.add(answer(HybridIndex.load(tmp_path)))
+                assert answer(kept) == "first"
+        assert {"alpha", "beta"} <= seen
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+READ = """
+import sys, time
+from hyte import HybridIndex
+from tests.test_commits import answer
+until, seen = time.monotonic() + float(sys.argv[2]), set()
+while time.monotonic() < until:
+    seen.add(answer(HybridIndex.load(sys.argv[1])))
+print(*sorted(seen))
+"""
+
+
+@pytest.mark.slow
+def test_four_readers_in_processes_of_their_own_see_one_generation_each_for_half_a_minute(tmp_path):
+    writer = subprocess.Popen([sys.executable, "-c", REBUILD, str(tmp_path)])
+    try:
+        while not (tmp_path / "idx.bin").exists():
+            time.sleep(0.05)
+        command = [sys.executable, "-c", READ, str(tmp_path), "30"]
+        readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(4)]
+        assert [reader.communicate()[0] for reader in readers] == ["alpha beta\n"] * 4
         assert writer.poll() is None
     finally:
         writer.kill()

@@ -462,6 +462,25 @@ def test_an_index_opens_only_with_the_artifact_that_built_it(encoder, tmp_path, 
     assert HybridIndex.load(tmp_path / "idx", Encoder.load(moved)).search("cat")
 
 
+@pytest.mark.parametrize("other", [{"dim": 16}, {"seed": 2}, {"k": 2.0}, {"tokenizer": "cased"}])
+def test_an_artifact_of_other_width_weights_curvature_or_tokens_is_refused(
+    encoder, tmp_path, tiny_tokenizer_file, other
+):
+    build(encoder).save(tmp_path / "idx")
+    if "tokenizer" in other:
+        changed = tiny_tokenizer_file.read_text().replace('"lowercase":true', '"lowercase":false')
+        changed = changed.replace('"lowercase": true', '"lowercase": false')
+        assert changed != tiny_tokenizer_file.read_text()
+        (tmp_path / "tokenizer.json").write_text(changed)
+        artifact = write_artifact(tmp_path / "artifact", tmp_path / "tokenizer.json")
+    else:
+        artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, **other)
+    with pytest.raises(InputError, match="build the index anew") as caught:
+        HybridIndex.load(tmp_path / "idx", artifact)
+    for fingerprint in (encoder.fingerprint, Encoder.load(artifact).fingerprint):
+        assert fingerprint[:12] in str(caught.value)
+
+
 def test_without_its_artifact_an_index_still_does_what_needs_no_point(encoder, tmp_path, tiny_tokenizer_file):
     artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, seed=1)
     build(Encoder.load(artifact, "oem", 3.0)).save(tmp_path / "idx")
