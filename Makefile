@@ -30,7 +30,7 @@ MEAN_hyte-again := run-3 run-4
 MEAN_shipped := run-1 run-2 taught-1 taught-2
 MEAN_shipped-again := run-3 run-4 taught-3 taught-4
 
-.PHONY: help .venv lint test test-slow demo table controls alpha bm25 bm25-hyte reported recipe assets clean
+.PHONY: help .venv lint test test-slow soak latency demo table controls alpha bm25 bm25-hyte reported recipe assets clean
 .SECONDARY:  # keep the artifacts of table
 
 help:
@@ -54,6 +54,12 @@ test: lint ## lint, types and the tests, under 6 minutes on 2 cores
 
 test-slow: .venv ## longer tests, most of which need ../shared/data (or HYTE_DATA=FOLDER), under 12 minutes
 	HYTE_DATA=$(abspath $(DATA)) $(BIN)/python -m pytest -m slow
+
+soak: .venv ## 1,000 kills, every flip and truncation, ten minutes of damaged files (twenty where atheris is installed)
+	$(BIN)/python -m tests.soak --kills 1000 --fuzz 600
+
+latency: .venv ## what opening, searching and adding cost on one core, at 1,500 chunks and, for adding, at 59,216
+	$(BIN)/python -m eval.latency $(DATA)/beir/scifact.zip --chunks 1500 --grown 59216
 
 demo: .venv ## train, export, evaluate, index and search the built-in collection, 3 minutes
 	$(BIN)/python demo.py --out $(DEMO)

@@ -34,8 +34,8 @@ from hyte import Encoder, HybridIndex, InputError, Settings
 from hyte.encoder import TOKENIZER_FILE
 from hyte.errors import report_errors
 from hyte.files import strict_json, write_text
-from hyte.index import MODES
 from hyte.pooling import WITH_POWER
+from hyte.ranking import MODES
 from hyte.tokenizer import load_tokenizer, minilm_folder
 
 log = logging.getLogger(__name__)

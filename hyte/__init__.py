@@ -2,7 +2,8 @@
 
 from hyte.encoder import Encoder
 from hyte.errors import InputError
-from hyte.index import Hit, HybridIndex
+from hyte.hits import Hit
+from hyte.index import HybridIndex
 from hyte.settings import Settings
 
 __all__ = ["Encoder", "Hit", "HybridIndex", "InputError", "Settings"]

@@ -1,4 +1,4 @@
-"""Documents to chunks: what is cut, and the chunks as arrays with one row each."""
+"""Documents to chunks: what is cut, and the chunks as columns with one row each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from hyte.chunking import chunk_spans
 from hyte.encoder import Encoder
+from hyte.growing import Base, Growing
 from hyte.settings import Settings
 
 
-@dataclass
-class Chunks:
-    """Arrays with one row a chunk.
+class Rows(NamedTuple):
+    """Chunks as arrays with one row each.
 
     Attributes:
         document: (N,) number of its document.
@@ -29,25 +29,41 @@ class Chunks:
     number: npt.NDArray[np.int32]
     span: npt.NDArray[np.int64]
     known: npt.NDArray[np.bool_]
-    points: npt.NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.document)
+    points: Base
 
     @classmethod
-    def empty(cls, width: int) -> Chunks:
+    def empty(cls, width: int) -> Rows:
         """No chunks, of points with `width` coordinates (0 without an encoder)."""
         none, points = np.zeros(0, np.int32), np.zeros((0, width), np.float32)
         return cls(none, none, np.zeros((0, 2), np.int64), np.zeros(0, bool), points)
 
-    @classmethod
-    def joined(cls, parts: list[Chunks]) -> Chunks:
-        """The chunks of all parts in order."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
-    def kept(self, keep: npt.NDArray[np.bool_]) -> Chunks:
-        """The chunks where `keep` (N,) is true."""
-        return Chunks(*(getattr(self, field.name)[keep] for field in fields(self)))
+@dataclass
+class Chunks:
+    """The columns of `Rows`, which grow."""
+
+    document: Growing
+    number: Growing
+    span: Growing
+    known: Growing
+    points: Growing
+
+    @classmethod
+    def of(cls, rows: Rows) -> Chunks:
+        """Those of `rows`, to which more can be appended."""
+        return cls(*(Growing(column) for column in rows))
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def append(self, rows: Rows) -> None:
+        """Put chunks at the end."""
+        for field, values in zip(fields(self), rows, strict=True):
+            getattr(self, field.name).append(values)
+
+    def whole(self) -> Rows:
+        """All chunks as arrays."""
+        return Rows(*(getattr(self, field.name).whole() for field in fields(self)))
 
 
 class Field(NamedTuple):
@@ -64,7 +80,7 @@ class Field(NamedTuple):
         return cls("", f"{title} {text}".strip() if title else text)
 
 
-def cut(first: int, documents: list[Field], settings: Settings, encoder: Encoder | None) -> tuple[Chunks, list[str]]:
+def cut(first: int, documents: list[Field], settings: Settings, encoder: Encoder | None) -> tuple[Rows, list[str]]:
     """The chunks of documents numbered from `first`, and the text of each chunk (N,). Without encoder d+1 is 0."""
     spans = [chunk_spans(each.text, settings.window, settings.overlap, settings.tail) for each in documents]
     texts = [
@@ -75,11 +91,11 @@ def cut(first: int, documents: list[Field], settings: Settings, encoder: Encoder
     else:
         points, known = encoder.encode_with_flags(texts)
     counts = [len(found) for found in spans]
-    chunks = Chunks(
+    rows = Rows(
         document=np.repeat(np.arange(first, first + len(spans), dtype=np.int32), counts),
         number=np.concatenate([np.arange(n, dtype=np.int32) for n in counts]),
         span=np.array([span for found in spans for span in found], np.int64).reshape(-1, 2),
         known=known,
         points=points,
     )
-    return chunks, texts
+    return rows, texts

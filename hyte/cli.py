@@ -1,27 +1,31 @@
-"""`hyte index | add | remove | search | info | check`: index text files and search them."""
+"""`hyte index | add | remove | compact | search | info | check`: index text files and search them."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hyte.analyzers import ANALYZERS
+from hyte.commits import FILES, INDEX_FILE
 from hyte.encoder import OPTIONS, Encoder
 from hyte.errors import InputError, report_errors
 from hyte.files import strict_json
 from hyte.fusion import FUSIONS
-from hyte.index import MODES, Hit, HybridIndex
+from hyte.hits import Hit
+from hyte.index import HybridIndex
+from hyte.lock import writing
+from hyte.paths import from_folder, to_file
+from hyte.ranking import MODES
 from hyte.settings import Settings
 from hyte.snippets import printable, snippet
-from hyte.store import INDEX_FILE
+from hyte.textfiles import read_text, text_files
 
-SUFFIXES = {".txt", ".md"}
 EXIT_NO_HIT = 1
 
 
@@ -51,45 +55,85 @@ def _index(options: argparse.Namespace) -> int:
 
 
 def _add(options: argparse.Namespace) -> int:
-    return _add_files(_open(options), options.paths, options.dir)
+    _must_exist(options.dir)
+    with writing(options.dir):  # from the first look, so that no other commit comes between
+        return _add_files(_open(options), options.paths, options.dir)
 
 
 def _add_files(index: HybridIndex, paths: list[Path], folder: Path) -> int:
-    counts = {"added": 0, "updated": 0}
+    counts = {"added": 0, "updated": 0, "unchanged": 0}
     skipped: list[str] = []
-    for path in _text_files(paths, folder, skipped):
+    seen: set[str] = set()
+    for path in text_files(paths, folder, skipped):
+        name = from_folder(path, folder)
+        seen.add(name)
         try:
-            replaced = index.add(os.path.realpath(path), read_text(path))
+            counts[index.add(name, read_text(path))] += 1
         except (InputError, OSError) as error:
-            skipped.append(f"skipped: {error}")
-        else:
-            counts["updated" if replaced else "added"] += 1
+            skipped.append(f"skipped: {error}" + ("; the text indexed before stays" if name in index else ""))
     sys.stderr.writelines(f"{printable(line)}\n" for line in skipped)
-    if not any(counts.values()):
+    gone = _gone(index, paths, folder) if seen else []
+    for name in gone:
+        index.remove(name)
+    if not any(counts.values()) and not gone:
         raise InputError(f"{', '.join(map(str, paths))}: nothing to index: no readable .txt or .md file there")
-    index.flush(_counter(sum(counts.values())))
-    index.save(folder)
-    empty = f", of them {index.n_empty} without any word" if index.n_empty else ""
-    _say(
-        f"{counts['added']} added, {counts['updated']} updated, {len(skipped)} skipped; "
-        f"{folder} holds {len(index)} documents{empty}, {index.n_chunks} chunks"
-    )
+    index.flush(_counter(counts["added"] + counts["updated"]))
+    if index.changed:
+        index.save(folder)
+    more = "".join(f", {n} {what}" for n, what in ((counts["unchanged"], "unchanged"), (len(gone), "gone")) if n)
+    told = f"{counts['added']} added, {counts['updated']} updated, {len(skipped)} skipped{more}"
+    _say(f"{told}; {_holds(index, folder)}")
     return 0
+
+
+def _gone(index: HybridIndex, paths: list[Path], folder: Path) -> list[str]:
+    """The indexed files below these folders that are there no more."""
+    folders = tuple(os.path.join(os.path.realpath(path), "") for path in paths if path.is_dir())
+    files = ((name, to_file(name, folder)) for name in index.paths)
+    return [name for name, file in files if file.startswith(folders) and not os.path.lexists(file)]
+
+
+def _holds(index: HybridIndex, folder: Path) -> str:
+    empty = f", of them {index.n_empty} without any word" if index.n_empty else ""
+    return f"{folder} holds {len(index)} documents{empty}, {index.n_chunks} chunks"
 
 
 def _remove(options: argparse.Namespace) -> int:
-    index = _open(options, need_encoder=False)
-    held, gone = index.paths, set()
-    for full in map(os.path.realpath, options.paths):
-        found = [path for path in held if path == full or path.startswith(full + os.sep)]
-        if not found:
-            raise InputError(f"{full}: not in the index {options.dir}, which holds {len(index)} documents")
-        gone.update(found)
-    for path in gone:
-        index.remove(path)
-    index.save(options.dir)
-    _say(f"{options.dir} holds {len(index)} documents, {index.n_chunks} chunks")
+    _must_exist(options.dir)
+    with writing(options.dir):
+        index = _open(options, need_encoder=False)
+        held, gone = {path: to_file(path, options.dir) for path in index.paths}, set()
+        for full in map(os.path.realpath, options.paths):
+            found = [path for path, file in held.items() if file == full or file.startswith(full + os.sep)]
+            if not found:
+                raise InputError(f"{full}: not in the index {options.dir}, which holds {len(index)} documents")
+            gone.update(found)
+        for path in gone:
+            index.remove(path)
+        index.save(options.dir)
+    _say(f"{len(gone)} removed; {_holds(index, options.dir)}")
     return 0
+
+
+def _compact(options: argparse.Namespace) -> int:
+    _must_exist(options.dir)
+    before = _size(options.dir)
+    with writing(options.dir):
+        index = _open(options, need_encoder=False)
+        index.compact()
+        index.save(options.dir)
+    _say(f"{before:,} bytes before, {_size(options.dir):,} now; {_holds(index, options.dir)}")
+    return 0
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+
+
+def _must_exist(folder: Path) -> None:
+    """Raises InputError where there is no index: a lock is not taken, nor a folder made, where nothing is."""
+    if not (folder / INDEX_FILE).is_file():
+        raise InputError(f"{folder / INDEX_FILE}: no index there; make one with: hyte index PATH --out {folder}")
 
 
 def _search(options: argparse.Namespace) -> int:
@@ -97,6 +141,7 @@ def _search(options: argparse.Namespace) -> int:
     hits = index.search(
         options.query, options.k, options.alpha, options.candidates, mode=options.mode, fusion=options.fusion
     )
+    hits = [hit._replace(path=to_file(hit.path, options.dir)) for hit in hits]
     mark = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() and not options.json else ("**", "**")
     shown = [(hit, snippet(hit.text, options.query, index.tokens, mark)) for hit in hits]
     if options.json:
@@ -124,7 +169,8 @@ def _info(options: argparse.Namespace) -> int:
         facts |= {"P": float(made_by["power"]), "K": made_by["k"]}
         facts |= {name: float(made_by[name]) for name in OPTIONS if name in made_by}
     facts |= asdict(index.settings)
-    facts |= {f"{file.name}_bytes": file.stat().st_size for file in sorted(options.dir.iterdir()) if file.is_file()}
+    facts["generation"] = index.generation
+    facts |= {f"{name}_bytes": (options.dir / name).stat().st_size for name in FILES if (options.dir / name).exists()}
     if options.json:
         _say(strict_json(facts, indent=1))
     else:
@@ -134,52 +180,13 @@ def _info(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     index = _open(options, need_encoder=False)
+    index.check()
     _say(f"{options.dir}: complete and undamaged: {len(index)} documents, {index.n_chunks} chunks")
     return 0
 
 
 def _open(options: argparse.Namespace, need_encoder: bool = True) -> HybridIndex:
     return HybridIndex.load(options.dir, options.artifact, need_encoder=need_encoder)
-
-
-def _text_files(paths: list[Path], index: Path, skipped: list[str]) -> Iterator[Path]:
-    """The named files, and the .txt and .md files below the named folders, each once, by name.
-
-    The index's own folder is left out; a folder that cannot be read is told in `skipped`.
-    """
-    seen = {os.path.realpath(index)}
-    for path in paths:
-        if not os.path.lexists(path):
-            raise InputError(f"{path}: no such file or folder")
-        for file in _below(path, seen, skipped) if path.is_dir() else [path]:
-            if (real := os.path.realpath(file)) not in seen:
-                seen.add(real)
-                yield file
-
-
-def _below(folder: Path, leave_out: set[str], skipped: list[str]) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder, onerror=lambda error: skipped.append(f"skipped: {error}")):
-        folders[:] = sorted(name for name in folders if os.path.realpath(os.path.join(parent, name)) not in leave_out)
-        yield from (Path(parent, name) for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
-
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, a byte order mark dropped.
-
-    Raises InputError where it is not a regular file, is binary, or is not UTF-8.
-    """
-    if not path.is_file():
-        raise InputError(f"{path}: not a regular file")
-    content = path.read_bytes()
-    if b"\0" in content:
-        raise InputError(
-            f"{path}: binary (a zero byte at offset {content.index(0)}); index a .txt or .md version of it"
-        )
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        bad = content[error.start]
-        raise InputError(f"{path}: not UTF-8 (byte 0x{bad:02x} at offset {error.start}); convert it first") from error
 
 
 def _counter(total: int) -> Callable[[int], None]:
@@ -230,7 +237,10 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--overlap", type=int, help="words shared by neighbouring chunks (default 60)")
     index.add_argument("--replace", action="store_true", help="build anew where DIR holds an index already")
     index.set_defaults(run=_index)
-    for name, run, text in (("add", _add, "add files, or update them"), ("remove", _remove, "remove files or folders")):
+    for name, run, text in (
+        ("add", _add, "add files, or update them; files that are gone from a folder are removed"),
+        ("remove", _remove, "remove files or folders"),
+    ):
         command = commands.add_parser(name, help=text)
         command.add_argument("dir", type=_path, metavar="DIR", help="folder of the index")
         command.add_argument("paths", nargs="+", type=_path, metavar="PATH", help="a file or a folder")
@@ -241,7 +251,11 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("-k", type=int, default=10, help="documents wanted (default 10)")
     search.add_argument("--mode", choices=MODES, default="hybrid", help="default hybrid")
     search.set_defaults(run=_search)
-    for name, run, text in (("info", _info, "sizes and settings"), ("check", _check, "verify all files")):
+    for name, run, text in (
+        ("compact", _compact, "give the disk back what removed texts held"),
+        ("info", _info, "sizes and settings"),
+        ("check", _check, "verify every byte"),
+    ):
         command = commands.add_parser(name, help=text)
         command.add_argument("dir", type=_path, metavar="DIR", help="folder of the index")
         command.set_defaults(run=run)

@@ -35,7 +35,7 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
             sync(file)
         os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
+        replace(temporary, target)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
@@ -62,6 +62,29 @@ def sync(file: IO[bytes]) -> None:
     """Have what was written on disk."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Have the names in a folder on disk, where the system can do that."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace(source: str | Path, target: str | Path) -> None:
+    """Put a file in the place of another, tried again for a second: Windows refuses while a reader holds the other."""
+    for wait in (*[0.1] * 10, 0.0):
+        try:
+            return os.replace(source, target)
+        except PermissionError:
+            if not wait:
+                raise
+            time.sleep(wait)
+    return None
 
 
 def _umask() -> int:

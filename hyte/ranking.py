@@ -12,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hyte.chunks import Chunks
+from hyte.errors import InputError
 from hyte.fusion import FUSIONS, order
 from hyte.geometry import Array
 from hyte.pooling import NO_DIRECTION
 from hyte.settings import Settings
+
+MODES = ("hybrid", "bm25", "lorentz")
 
 Numbers = npt.NDArray[np.intp]
 Inner = Callable[[Numbers], Array]  # chunk numbers (n,) to their inner products with the query (n,), -inf for no score
@@ -37,15 +40,25 @@ class Ranking(NamedTuple):
     inner: Array
 
 
+def check_search(query: str, k: int, mode: str) -> None:
+    """Raises TypeError unless the query is a string, InputError unless k >= 0 and `mode` is one of `MODES`."""
+    if not isinstance(query, str):
+        raise TypeError(f"the query is {type(query).__name__}, not a string")
+    if k < 0:
+        raise InputError(f"k must be at least 0, not {k}")
+    if mode not in MODES:
+        raise InputError(f"mode {mode!r} is unknown: use one of {', '.join(MODES)}")
+
+
 def inner_with(query: npt.NDArray[np.float32], chunks: Chunks) -> Inner:
     """The inner products (eq. 4) of chunks with the query's point (d+1,)."""
     signed = query * np.where(np.arange(len(query)) == 0, np.float32(-1), np.float32(1))
 
     def inner(numbers: Numbers) -> Array:
-        every = chunks.points
-        most = len(numbers) > len(every) // 2  # then computing all is cheaper than copying these
+        most = len(numbers) > len(chunks) // 2  # then computing all is cheaper than copying these
+        rows = chunks.points.parts() if most else [chunks.points[numbers]]
         # Not a BLAS product: it gives a row other last bits in another place, and equal chunks would not tie.
-        products = np.einsum("nd,d->n", every if most else every[numbers], signed).astype(np.float64)
+        products = np.concatenate([np.einsum("nd,d->n", part, signed) for part in rows]).astype(np.float64)
         return np.where(chunks.known[numbers], products[numbers] if most else products, -np.inf)
 
     return inner

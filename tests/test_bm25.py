@@ -85,17 +85,26 @@ def test_equals_bm25s(seed):
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from("abcd"), max_size=6)), max_size=10), queries)
 def test_any_sequence_of_adds_and_removals_scores_bit_for_bit_as_a_fresh_build(steps, query):
-    index, corpus = BM25(), []
+    index, corpus = BM25(), {}
     for add, document in steps:
         if add or not corpus:
+            corpus[len(index)] = document
             index.add([document])
-            corpus.append(document)
         else:
-            gone = len(document) % len(corpus)
+            gone = list(corpus)[len(document) % len(corpus)]
             index.remove([gone])
             del corpus[gone]
-    np.testing.assert_array_equal(index.scores(query), build(corpus).scores(query))
-    assert set(index.terms) == {term for document in corpus for term in document}
+        if len(document) == 6:
+            index.settle()
+            corpus = dict(enumerate(corpus.values()))
+    fresh = build(list(corpus.values())).scores(query)
+    scores = index.scores(query)
+    np.testing.assert_array_equal(scores[list(corpus)], fresh)
+    assert scores.sum() == pytest.approx(fresh.sum())  # the dead have none
+    index.settle()
+    np.testing.assert_array_equal(index.scores(query), fresh)
+    corpus = list(corpus.values())
+    assert set(index.parts[0].terms) == {term for document in corpus for term in document}
     for term, count in Counter(t for document in corpus for t in set(document)).items():
         assert index.document_frequency(term) == count
 

@@ -2,13 +2,19 @@
 
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
+import zlib
+from pathlib import Path
 
 import pytest
 
-from hyte.cli import main, read_text
+from hyte.cli import main
+from hyte.commits import FILES
 from hyte.errors import InputError
+from hyte.textfiles import read_text
 from tests.conftest import write_artifact
 
 
@@ -96,10 +102,46 @@ def test_add_updates_and_remove_removes_files_and_folders(idx, notes, capsys):
     assert main(["search", str(idx), "sea", "--mode", "bm25"]) == 1
 
 
-def test_one_file_under_several_spellings_is_one_document(idx, notes, tmp_path, capsys):
+def test_one_file_under_several_spellings_is_one_document(idx, notes, tmp_path, capsys, monkeypatch):
     (tmp_path / "link").symlink_to(notes)
+    (notes / "deep" / "loop").symlink_to(notes)
     main(["add", str(idx), f"{notes}/./cats.txt", str(tmp_path / "link" / "cats.txt"), str(notes)])
-    assert "0 added, 2 updated" in capsys.readouterr().out
+    assert "0 added, 0 updated, 0 skipped, 2 unchanged" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("notes", "./notes/", str(notes), "link", "link/deep/.."):
+        assert main(["add", "idx", spelling]) == 0
+        assert "0 added, 0 updated, 0 skipped, 2 unchanged; " in capsys.readouterr().out
+
+
+def test_index_and_documents_can_be_moved_together(idx, notes, tmp_path, capsys, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    for folder in (idx, notes):
+        folder.rename(tmp_path / "elsewhere" / folder.name)
+    monkeypatch.chdir("/")
+    folder = tmp_path / "elsewhere"
+    assert main(["search", str(folder / "idx"), "cat sea", "--json"]) == 0
+    hits = json.loads(capsys.readouterr().out)["hits"]
+    assert {hit["path"] for hit in hits} == {
+        str(folder / "notes" / "cats.txt"),
+        str(folder / "notes" / "deep" / "sea.md"),
+    }
+    assert main(["add", str(folder / "idx"), str(folder / "notes")]) == 0
+    assert "0 added, 0 updated, 0 skipped, 2 unchanged; " in capsys.readouterr().out
+    assert main(["remove", str(folder / "idx"), str(folder / "notes" / "deep")]) == 0
+
+
+def test_odd_file_names_come_back_and_open(idx, notes, capsys):
+    odd = ["a\nb.txt", "c\rd.txt", b"bad\xff.txt".decode("utf-8", "surrogateescape"), "u\u2028x.txt", "x\x0by.txt"]
+    odd += [" lead.txt", "back\\slash.txt", "\u65e5\u672c.txt", "🙂" * 60 + ".txt"]
+    for number, name in enumerate(odd):
+        (notes / name).write_text(f"protein {number}")
+    assert main(["add", str(idx), str(notes)]) == 0
+    assert f"{len(odd)} added" in capsys.readouterr().out
+    main(["search", str(idx), "protein", "--mode", "bm25", "--json", "-k", "99"])
+    hits = json.loads(capsys.readouterr().out)["hits"]
+    assert len(hits) == len(odd)
+    for hit in hits:
+        assert Path(hit["path"]).read_text() == hit["text"]
 
 
 def test_info_shows_settings_and_sizes(idx, tiny_artifact, capsys):
@@ -251,6 +293,68 @@ def test_an_interrupt_is_no_traceback_and_leaves_the_old_index(idx, notes, capsy
     assert main(["check", str(idx)]) == 0
 
 
+# A signal at the nth call of a function, as Ctrl-C gives it: while files are read, while they are encoded, on the disk.
+INTERRUPTED = """
+import importlib, os, signal, sys
+from itertools import count
+place, nth, *arguments = sys.argv[1:]
+module, _, name = place.rpartition(".")
+owner, _, part = module.partition(":")
+owner = getattr(importlib.import_module(owner), part) if part else importlib.import_module(owner)
+real, calls = getattr(owner, name), count(1)
+def call(*args, **kwargs):
+    if next(calls) == int(nth):
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(*args, **kwargs)
+setattr(owner, name, call)
+from hyte.cli import main
+sys.exit(main(arguments))
+"""
+MANY = 600
+
+
+@pytest.mark.parametrize(
+    ("place", "nth"), [("hyte.index:HybridIndex.add", MANY // 10), ("hyte.index.cut", 2), ("os.fsync", 3)]
+)
+@pytest.mark.parametrize("command", ["index", "add"])
+def test_ctrl_c_at_a_tenth_a_half_or_nine_tenths_leaves_what_was_and_the_command_can_be_repeated(
+    idx, notes, tmp_path, tiny_artifact, capsys, command, place, nth
+):
+    for number in range(MANY):
+        (notes / f"{number}.txt").write_text(f"protein {number}")
+    new = str(tmp_path / "new")
+    arguments = ["add", str(idx), str(notes)]
+    if command == "index":
+        arguments = ["index", str(notes), "--out", new, "--artifact", str(tiny_artifact)]
+    before = sorted(os.listdir(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, place, str(nth), *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
+    if command == "add":
+        assert main(["check", str(idx)]) == 0
+        assert "undamaged: 2 documents" in capsys.readouterr().out
+        assert main(["search", str(idx), "cat"]) == 0
+    else:
+        assert sorted(os.listdir(tmp_path)) in (before, sorted([*before, "new"]))
+        assert not os.path.exists(new) or os.listdir(new) == []
+    assert main(arguments) == 0
+    assert f"holds {MANY + 2} documents" in capsys.readouterr().out
+    assert main(["check", arguments[1] if command == "add" else new]) == 0
+
+
+def test_a_file_that_cannot_be_read_any_more_is_told_of_each_time_and_makes_no_work(idx, notes, capsys):
+    (notes / "latin.txt").write_bytes(b"\xff")
+    (notes / "cats.txt").write_bytes(b"\xff")
+    before = {name: (idx / name).read_bytes() for name in FILES}
+    for _ in range(2):
+        assert main(["add", str(idx), str(notes)]) == 0
+        out, err = capsys.readouterr()
+        assert "0 added, 0 updated, 2 skipped, 1 unchanged; " in out
+        assert err.count("convert it first; the text indexed before stays\n") == 1
+    assert {name: (idx / name).read_bytes() for name in FILES} == before
+
+
 def test_replace_builds_anew(idx, notes, tiny_artifact, capsys):
     arguments = ["index", str(notes / "deep"), "--out", str(idx), "--artifact", str(tiny_artifact), "--replace"]
     assert main(arguments) == 0
@@ -277,3 +381,63 @@ def test_output_in_a_pipe_has_no_carriage_returns_or_colours(idx, notes, tmp_pat
     for stream in (done.stdout, done.stderr, found.stdout, found.stderr):
         assert b"\r" not in stream
         assert b"\x1b" not in stream
+
+
+def test_what_did_not_change_is_not_done_again_and_what_is_gone_goes(idx, notes, capsys):
+    before = {name: (idx / name).read_bytes() for name in FILES}
+    assert main(["add", str(idx), str(notes)]) == 0
+    assert "0 added, 0 updated, 0 skipped, 2 unchanged; " in capsys.readouterr().out
+    assert {name: (idx / name).read_bytes() for name in FILES} == before
+    stat = (notes / "cats.txt").stat()
+    (notes / "cats.txt").write_text((notes / "cats.txt").read_text().replace("cat", "dog"))  # as long as before
+    os.utime(notes / "cats.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    (notes / "deep" / "sea.md").unlink()
+    assert main(["add", str(idx), str(notes)]) == 0
+    assert "0 added, 1 updated, 0 skipped, 1 gone; " in capsys.readouterr().out
+    assert main(["search", str(idx), "sea", "--mode", "bm25"]) == 1
+
+
+def test_an_empty_folder_takes_nothing_out(idx, notes, capsys):
+    """It may be a disk that is not mounted."""
+    shutil.rmtree(notes)
+    notes.mkdir()
+    with pytest.raises(SystemExit):
+        main(["add", str(idx), str(notes)])
+    assert "nothing to index" in capsys.readouterr().err
+    assert main(["search", str(idx), "cat", "--mode", "bm25"]) == 0
+
+
+def test_compact_gives_the_disk_back_what_a_removed_text_held(idx, notes, capsys):
+    (notes / "secret.txt").write_text("secret " + "".join(random.Random(0).choices("abcdefgh ", k=200_000)))
+    main(["add", str(idx), str(notes)])
+    full = (idx / "texts.z").stat().st_size
+    main(["remove", str(idx), str(notes / "secret.txt")])
+    capsys.readouterr()
+    assert main(["compact", str(idx)]) == 0
+    assert "bytes before" in capsys.readouterr().out
+    assert (idx / "texts.z").stat().st_size < full / 100
+    assert b"secret" not in zlib.decompress((idx / "texts.z").read_bytes())
+    assert main(["check", str(idx)]) == 0
+
+
+@pytest.mark.parametrize("command", ["add", "remove", "compact"])
+def test_where_no_index_is_nothing_is_made(command, tmp_path, notes, capsys):
+    paths = [] if command == "compact" else [str(notes)]
+    with pytest.raises(SystemExit) as stopped:
+        main([command, str(tmp_path / "none"), *paths])
+    assert stopped.value.code == 2
+    assert "no index there; make one with: hyte index" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_check_reads_what_opening_does_not(idx, capsys):
+    raw = bytearray((idx / "idx.bin").read_bytes())
+    head = json.loads(raw[48 : 48 + int.from_bytes(raw[12:16], "little")])
+    place = -(-(48 + int.from_bytes(raw[12:16], "little")) // 64) * 64 + head["sections"]["points"]["offset"]
+    raw[place + 5] ^= 1
+    (idx / "idx.bin").write_bytes(raw)
+    assert main(["info", str(idx)]) == 0
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(idx)])
+    assert stopped.value.code == 2
+    assert f"idx.bin: section points (offset {place}) is damaged" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """HybridIndex: six documents with rankings worked out here, and the rules that search follows."""
 
+import tempfile
+import zlib
 from itertools import pairwise
 
 import numpy as np
@@ -259,12 +261,12 @@ def test_empty_documents_are_counted_and_found_by_nothing(index):
 
 def test_adding_a_path_again_replaces_its_text(encoder):
     index = build(encoder)
-    assert index.add("cats", "old mat") is True
-    assert index.add("more", "red fish") is False
+    assert index.add("cats", "old mat") == "updated"
+    assert index.add("more", "red fish") == "added"
     assert names(index.search("cat", mode="bm25")) == []
     assert names(index.search("mat", mode="bm25")) == ["cats"]
-    assert index.add("cats", "new cat") is True
-    assert index.add("cats", "new cat") is True
+    assert index.add("cats", "new cat") == "updated"
+    assert index.add("cats", "new cat") == "unchanged"
     assert names(index.search("mat", mode="bm25")) == []
     assert len(index) == len(DOCUMENTS) + 1 == len(index.paths)
 
@@ -286,8 +288,10 @@ def test_any_sequence_of_changes_searches_as_a_fresh_build(encoder, steps, query
     index, current = HybridIndex(encoder, settings_), {}
     for path, text in steps:
         if text is not None:
-            index.add(path, text)
-            current.pop(path, None)
+            told = "unchanged" if current.get(path) == text else "updated" if path in current else "added"
+            assert index.add(path, text) == told
+            if told == "updated":
+                del current[path]  # it moves to the end
             current[path] = text
         elif path in current:
             index.remove(path)
@@ -295,8 +299,19 @@ def test_any_sequence_of_changes_searches_as_a_fresh_build(encoder, steps, query
         if text and len(text) % 2:
             index.flush()
     fresh = build(encoder, current, settings_)
+    same_answers(index, fresh, query)
+    assert (index.paths, len(index), index.n_chunks, index.n_empty) == (
+        list(current), len(current), fresh.n_chunks, fresh.n_empty,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(folder)
+        same_answers(index, fresh, query)
+        same_answers(HybridIndex.load(folder), fresh, query)
+
+
+def same_answers(index, other, query):
     for mode in ("hybrid", "bm25", "lorentz"):
-        assert index.search(query, 99, mode=mode) == fresh.search(query, 99, mode=mode)
+        assert index.search(query, 99, mode=mode) == other.search(query, 99, mode=mode)
 
 
 def test_an_interrupted_flush_loses_nothing(encoder):
@@ -447,6 +462,25 @@ def test_an_index_opens_only_with_the_artifact_that_built_it(encoder, tmp_path, 
     assert HybridIndex.load(tmp_path / "idx", Encoder.load(moved)).search("cat")
 
 
+@pytest.mark.parametrize("other", [{"dim": 16}, {"seed": 2}, {"k": 2.0}, {"tokenizer": "cased"}])
+def test_an_artifact_of_other_width_weights_curvature_or_tokens_is_refused(
+    encoder, tmp_path, tiny_tokenizer_file, other
+):
+    build(encoder).save(tmp_path / "idx")
+    if "tokenizer" in other:
+        changed = tiny_tokenizer_file.read_text().replace('"lowercase":true', '"lowercase":false')
+        changed = changed.replace('"lowercase": true', '"lowercase": false')
+        assert changed != tiny_tokenizer_file.read_text()
+        (tmp_path / "tokenizer.json").write_text(changed)
+        artifact = write_artifact(tmp_path / "artifact", tmp_path / "tokenizer.json")
+    else:
+        artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, **other)
+    with pytest.raises(InputError, match="build the index anew") as caught:
+        HybridIndex.load(tmp_path / "idx", artifact)
+    for fingerprint in (encoder.fingerprint, Encoder.load(artifact).fingerprint):
+        assert fingerprint[:12] in str(caught.value)
+
+
 def test_without_its_artifact_an_index_still_does_what_needs_no_point(encoder, tmp_path, tiny_tokenizer_file):
     artifact = write_artifact(tmp_path / "artifact", tiny_tokenizer_file, seed=1)
     build(Encoder.load(artifact, "oem", 3.0)).save(tmp_path / "idx")
@@ -472,3 +506,72 @@ def test_an_empty_index_saves_loads_and_grows(encoder, tmp_path):
     assert index.search("cat") == []
     index.add("a", "cat")
     assert names(index.search("cat")) == ["a"]
+
+
+def test_a_removed_document_never_comes_back(encoder, tmp_path):
+    """A rare and a common word together, in every mode, before and after a save; nor does its text stay on the disk."""
+    index = build(encoder, {f"d{i}": f"cat sat {'sea ' * (i % 3)}" for i in range(19)} | {"gone": "cat gene 5ecret"})
+    index.save(tmp_path)
+    index.remove("gone")
+    for found in (index, HybridIndex.load(tmp_path)):
+        if found is not index:
+            found.remove("gone")
+            found.compact()
+            found.save(tmp_path)
+        for mode in ("hybrid", "bm25", "lorentz"):
+            for candidates in (3, "all"):
+                hits = found.search("gene cat", 20, mode=mode, candidates=candidates)
+                assert len(hits) == 19
+                assert "gone" not in names(hits)
+    again = HybridIndex.load(tmp_path)
+    assert len(again.search("gene cat", 20)) == 19
+    raw = (tmp_path / "texts.z").read_bytes()
+    assert b"5ecret" not in zlib.decompress(raw)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "bm25", "lorentz"])
+def test_removing_the_nearest_leaves_as_many_results_as_were_asked_for(encoder, mode):
+    index = build(encoder, {f"d{i}": f"cat {'dog ' * (i % 7)}{'sea ' * (i // 7)}" for i in range(60)})
+    for hit in index.search("cat", 10, mode=mode):
+        index.remove(hit.path)
+    assert len(index.search("cat", 10, mode=mode)) == 10
+    assert len(index.search("cat", 99, mode=mode, candidates="all")) == 50
+
+
+def test_removing_the_last_document_leaves_an_index_that_saves_loads_and_grows(encoder, tmp_path):
+    index = build(encoder, {"a": "cat"})
+    index.remove("a")
+    index.save(tmp_path)
+    again = HybridIndex.load(tmp_path)
+    assert (len(again), again.n_chunks, again.search("cat")) == (0, 0, [])
+    again.add("b", "cat")
+    assert names(again.search("cat")) == ["b"]
+    assert [(tmp_path / name).stat().st_size for name in ("texts.z", "paths.txt")] == [0, 0]
+
+
+def test_what_is_added_is_found_at_once_and_costs_no_copy_of_the_rest(encoder, tmp_path):
+    build(encoder, {f"d{i}": f"cat {i}" for i in range(300)}).save(tmp_path)
+    index = HybridIndex.load(tmp_path)
+    base, postings = index._chunks.points._base, index._bm25.parts[0]
+    for i in range(20):
+        index.add(f"new {i}", f"protein {i}")
+        assert f"new {i}" in names(index.search("protein", 99, mode="bm25"))
+        index.add(f"d{i}", f"old fish {i}")
+        assert f"d{i}" not in names(index.search("cat", 999, mode="bm25"))
+    assert index._chunks.points._base is base
+    assert index._bm25.parts[0] is postings
+
+
+def test_ten_thousand_changes_do_not_pile_up_in_memory_or_on_disk(tmp_path):
+    index = HybridIndex(None, Settings(analyzer="whitespace"))
+    for i in range(10_000):
+        index.add(f"d{i % 5}", f"word {i}")
+        if i % 10 == 0:
+            index.flush()
+        if i % 1000 == 0:
+            index.save(tmp_path)
+    assert len(index._chunks) < 3000
+    assert index._documents.size < 3000
+    index.save(tmp_path)
+    assert (tmp_path / "texts.z").stat().st_size < 3000
+    assert sorted(index.paths) == [f"d{i}" for i in range(5)]

@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyte import HybridIndex, InputError, Settings, store
-from hyte.texts import pack
+from hyte.cli import main
+from hyte.paths import escape_path, unescape_path
+from hyte.sections import pieces
 
 FILES = ("idx.bin", "texts.z", "paths.txt")
 ODD_PATHS = [
@@ -32,7 +34,7 @@ def saved(encoder, tmp_path):
 def test_the_matrix_is_one_aligned_float32_block_where_the_head_says(saved, encoder):
     raw = (saved / "idx.bin").read_bytes()
     magic, version, length, _ = struct.unpack_from("<8sII32s", raw)
-    assert (magic, version) == (b"HYTEIDX\0", 1)
+    assert (magic, version) == (b"HYTEIDX\0", 2)
     head = json.loads(raw[48 : 48 + length])
     section = head["sections"]["points"]
     offset = -(-(48 + length) // 64) * 64 + section["offset"]
@@ -54,13 +56,13 @@ def test_every_flipped_byte_is_refused_or_harmless(saved, name):
             refused += str(saved / name) in str(error)
         else:
             assert found == expected
-    assert refused >= 0.8 * len(raw)  # what is left is padding between sections
+    assert refused >= 0.75 * len(raw)  # what is left is padding between sections
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_truncation_is_refused_and_names_the_file(saved, name):
     raw = (saved / name).read_bytes()
-    for length in [*range(0, len(raw), 7), len(raw) - 1]:
+    for length in range(len(raw)):
         (saved / name).write_bytes(raw[:length])
         with pytest.raises(InputError, match=name):
             HybridIndex.load(saved)
@@ -72,10 +74,11 @@ def test_every_truncation_is_refused_and_names_the_file(saved, name):
         HybridIndex.load(saved)
 
 
+@pytest.mark.parametrize("letters", ["xyz", "xy"])  # as many documents, of the same lengths; fewer
 @pytest.mark.parametrize("name", ["texts.z", "paths.txt"])
-def test_files_of_two_saves_are_never_read_together(saved, encoder, tmp_path, name):
+def test_files_of_two_saves_are_never_read_together(saved, encoder, tmp_path, name, letters):
     other = HybridIndex(encoder, Settings(analyzer="alnum", window=3, overlap=1))
-    for letter in "xyz":  # as many documents, of the same lengths
+    for letter in letters:
         other.add(f"{letter}.txt", f"the {letter} cat sat, blue sea")
     other.save(tmp_path / "other")
     (saved / name).write_bytes((tmp_path / "other" / name).read_bytes())
@@ -83,11 +86,12 @@ def test_files_of_two_saves_are_never_read_together(saved, encoder, tmp_path, na
         HybridIndex.load(saved)
 
 
-def test_another_format_version_is_named(saved):
+@pytest.mark.parametrize("version", [0, 1, 3, 7])
+def test_another_format_version_is_named(saved, version):
     raw = bytearray((saved / "idx.bin").read_bytes())
-    raw[8] = 7
+    raw[8] = version
     (saved / "idx.bin").write_bytes(raw)
-    with pytest.raises(InputError, match="format version 7, this program reads 1"):
+    with pytest.raises(InputError, match=f"format version {version}, this program reads 2; build it anew"):
         HybridIndex.load(saved)
 
 
@@ -97,7 +101,7 @@ def test_an_index_of_before_feedback_and_k3_loads_without_them(saved):
     head = json.loads(raw[48 : 48 + length])
     assert [head["settings"].pop(name) for name in ("feedback", "feedback_docs", "k3")] == [0.0, 5, None]
     text = json.dumps(head).encode().ljust(length)  # the sections stay where they are
-    start = struct.pack("<8sII32s", b"HYTEIDX\0", 1, length, hashlib.sha256(text).digest())
+    start = struct.pack("<8sII32s", b"HYTEIDX\0", 2, length, hashlib.sha256(text).digest())
     (saved / "idx.bin").write_bytes(start + text + raw[48 + length :])
     loaded = HybridIndex.load(saved)
     assert loaded.settings == Settings(analyzer="alnum", window=3, overlap=1)
@@ -108,10 +112,11 @@ def test_a_nan_among_the_points_is_refused(encoder, tmp_path, monkeypatch):
     index = HybridIndex(encoder)
     index.add("a", "cat")
     index.flush()
-    index._chunks.points[0, 1] = np.nan
+    index._chunks.points.parts()[0][0, 1] = np.nan
     index.save(tmp_path / "idx")
-    with pytest.raises(InputError, match="section points holds a value that is not finite"):
-        HybridIndex.load(tmp_path / "idx")
+    loaded = HybridIndex.load(tmp_path / "idx")
+    with pytest.raises(InputError, match=r"section points \(offset \d+\) holds a value that is not finite"):
+        loaded.search("cat")
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -134,12 +139,24 @@ def test_a_save_that_fails_leaves_the_old_index_and_no_temporary_file(saved, enc
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
 
 
-def test_an_index_on_a_read_only_medium_is_searched_without_writing(saved):
+def test_an_index_on_a_read_only_medium_is_searched_without_writing(saved, capsys):
     for path in [*saved.iterdir(), saved]:
         path.chmod(0o500)
-    before = sorted(path.stat().st_mtime_ns for path in saved.iterdir())
+    before = {path: path.stat().st_mtime_ns for path in [*saved.iterdir(), saved]}  # the folder's: nothing came or went
     assert HybridIndex.load(saved).search("cat")
-    assert sorted(path.stat().st_mtime_ns for path in saved.iterdir()) == before
+    for command in (["search", str(saved), "cat"], ["info", str(saved)], ["check", str(saved)]):
+        assert main(command) == 0
+    assert {path: path.stat().st_mtime_ns for path in [*saved.iterdir(), saved]} == before
+
+
+def test_a_token_with_a_line_feed_is_refused_before_anything_is_written(saved):
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+    index = HybridIndex.load(saved)
+    index._analyze = lambda text: [text]
+    index.add("d", "two\nlines")
+    with pytest.raises(InputError, match="a token of the analyzer holds a line feed"):
+        index.save(saved)
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
 
 
 def test_odd_paths_survive_one_a_line(encoder, tmp_path):
@@ -153,19 +170,19 @@ def test_odd_paths_survive_one_a_line(encoder, tmp_path):
 
 @given(st.text(st.characters()))
 def test_paths_are_escaped_reversibly_and_without_line_breaks(path):
-    line = store.escape_path(path)
-    assert store.unescape_path(line) == path
+    line = escape_path(path)
+    assert unescape_path(line) == path
     assert b"\n" not in line
     assert b"\r" not in line
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["", "é" * 70_000, "", "short", "x" * (1 << 16), "\ud800 end"]])
+@pytest.mark.parametrize("texts", [[], [""], ["", "é" * 70_000, "", "short", "x" * (1 << 14), "\ud800 end"]])
 def test_texts_are_read_one_by_one_across_block_borders(encoder, tmp_path, texts):
     index = HybridIndex(encoder)
     for i, text in enumerate(texts):
         index.add(str(i), text)
     index.save(tmp_path)
-    assert list(store.load(tmp_path).texts) == texts
+    assert list(store.load(tmp_path)[0].texts) == texts
 
 
 JUNK = st.sampled_from([None, -1, 0, 7, 10**9, 2**63, 1.5, "x", [], [10**9, 385], [1, 2, 3], {}, True])
@@ -185,7 +202,7 @@ def test_a_head_that_lies_with_the_right_checksum_is_refused_or_harmless(saved, 
     place[key] = data.draw(JUNK)
     text = json.dumps(head).encode()[: len(raw)]
     body = raw[-(-(48 + length) // 64) * 64 :]
-    start = struct.pack("<8sII32s", b"HYTEIDX\0", 1, len(text), hashlib.sha256(text).digest()) + text
+    start = struct.pack("<8sII32s", b"HYTEIDX\0", 2, len(text), hashlib.sha256(text).digest()) + text
     (saved / "idx.bin").write_bytes(start.ljust(-(-len(start) // 64) * 64, b"\0") + body)
     try:
         with suppress(InputError):
@@ -197,16 +214,15 @@ def test_a_head_that_lies_with_the_right_checksum_is_refused_or_harmless(saved, 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_numbers_that_lie_with_the_right_checksum_are_refused_or_harmless(saved, data):
-    contents = store.load(saved)
-    arrays = store._arrays(contents) | dict(zip(("text_ends", "text_blocks", "_"), pack(contents.texts), strict=True))
-    del arrays["_"]
+    contents, _ = store.load(saved)
+    arrays = store._arrays(contents, contents.texts.packed())
     name = data.draw(st.sampled_from([name for name, array in arrays.items() if array.dtype.kind in "iu"]))
     array = arrays[name] = arrays[name].copy()
     info = np.iinfo(array.dtype)
     array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.sampled_from([info.min, 0, 1, 5, info.max]))
     raw = (saved / "idx.bin").read_bytes()
     head = json.loads(raw[48 : 48 + struct.unpack_from("<I", raw, 12)[0]])
-    (saved / "idx.bin").write_bytes(b"".join(store._index_parts(head, arrays)))
+    (saved / "idx.bin").write_bytes(b"".join(pieces({key: head[key] for key in head if key != "sections"}, arrays)))
     try:
         with suppress(InputError):
             index = HybridIndex.load(saved)

@@ -120,6 +120,14 @@ def test_analyzers_take_any_string(name, tiny_tokenizer_file):
         assert all(isinstance(token, str) for token in analyze(text))
 
 
+@given(st.text(st.characters() | st.sampled_from("\n\r\u2028 aB")))
+def test_no_analyzer_gives_a_token_with_a_line_feed(tiny_tokenizer_file, text):
+    """An index stores its terms line by line."""
+    tokenizer = tokens.load_tokenizer(tiny_tokenizer_file)
+    for name in ANALYZERS:
+        assert not any("\n" in token for token in get_analyzer(name, tokenizer)(text))
+
+
 @pytest.mark.parametrize("separator", SEPARATORS)
 def test_words_are_split_where_str_split_does(separator):
     assert get_analyzer("whitespace")(f"a{separator}b") == ["a", "b"]

@@ -21,6 +21,7 @@ from torch import Tensor
 from eval.collections import Collection, load
 from eval.metrics import evaluate
 from hyte import Encoder, HybridIndex, InputError, Settings
+from hyte.chunks import Chunks
 from hyte.nn.encoder import HyteEncoder
 from hyte.nn.projection import Projection
 from hyte.tokenizer import Ids, fingerprint, token_ids
@@ -65,10 +66,12 @@ class DevIndex(HybridIndex):
     def encode_with(self, encoder: Encoder) -> None:
         """Give every chunk the point that `encoder` has for it."""
         self.flush()
-        places = zip(self._chunks.document, self._chunks.span, strict=True)
-        texts = [self._texts[int(document)][start:end] for document, (start, end) in places]
+        rows = self._chunks.whole()
+        places = zip(rows.document, rows.span, strict=True)
+        texts = [self._documents.texts[int(document)][start:end] for document, (start, end) in places]
         self.encoder = encoder
-        self._chunks.points, self._chunks.known = encoder.encode_with_flags(texts)
+        points, known = encoder.encode_with_flags(texts)
+        self._chunks = Chunks.of(rows._replace(points=points, known=known))
 
 
 class Validator:
