@@ -294,9 +294,11 @@ def test_an_interrupt_is_no_traceback_and_leaves_the_old_index(idx, notes, capsy
 
 
 # A signal at the nth call of a function, as Ctrl-C gives it: while files are read, while they are encoded, on the disk.
+# A test run started in the background ignores it, and its children with it: hence the handler.
 INTERRUPTED = """
 import importlib, os, signal, sys
 from itertools import count
+signal.signal(signal.SIGINT, signal.default_int_handler)
 place, nth, *arguments = sys.argv[1:]
 module, _, name = place.rpartition(".")
 owner, _, part = module.partition(":")
