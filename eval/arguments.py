@@ -12,7 +12,8 @@ from hyte.pooling import WITH_POWER
 KEYS: dict[str, dict[str, type]] = {
     "retrieval": {
         "mode": str, "analyzer": str, "k1": float, "b": float, "k3": float, "fusion": str, "alpha": float,
-        "candidates": int, "k": int, "drop_same_id": bool, "tokenizer": str, "feedback": float, "feedback_docs": int,
+        "candidates": int, "fill": bool, "k": int, "drop_same_id": bool, "tokenizer": str, "feedback": float,
+        "feedback_docs": int,
     },
     "chunking": {"window": int, "overlap": int, "titled": bool, "tail": str},
     "pooling": {"name": str, "power": float, "query_power": float, "radius": float},

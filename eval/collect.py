@@ -20,7 +20,8 @@ SETTINGS = (
     "mode", "pooling", "P", "analyzer", "fusion", "alpha", "candidates", "window", "overlap", "titled", "tail",
     "drop_same_id", "fingerprint",
 )  # fmt: skip
-LATER = ("k1", "b", "k3", "query_P", "radius", "feedback", "feedback_docs")  # results of earlier versions lack these
+# Results of earlier versions lack these.
+LATER = ("k1", "b", "k3", "query_P", "radius", "feedback", "feedback_docs", "fill")
 METRIC = "ndcg@10"
 
 

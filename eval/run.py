@@ -83,9 +83,9 @@ def run(
         drop_same_id: BEIR's rule, a document with the query's id is taken out before anything is ranked.
         tokenizer: tokenizer.json, or "minilm", for analyzer "wordpiece" in mode "bm25" without an artifact.
 
-    Returns what metrics.json holds. Times are wall times. What plays no part is None: `alpha`, `fusion`, `candidates`
-    unless the mode is "hybrid"; `analyzer`, `k1`, `b`, `k3` in mode "lorentz"; `pooling`, `P`, `query_P`, `radius`,
-    `artifact`, `fingerprint` in mode "bm25"; `P` for a pooling that has none, `query_P` where it is `P`;
+    Returns what metrics.json holds. Times are wall times. What plays no part is None: `alpha`, `fusion`, `candidates`,
+    `fill` unless the mode is "hybrid"; `analyzer`, `k1`, `b`, `k3` in mode "lorentz"; `pooling`, `P`, `query_P`,
+    `radius`, `artifact`, `fingerprint` in mode "bm25"; `P` for a pooling that has none, `query_P` where it is `P`;
     `feedback` and `feedback_docs` without feedback.
 
     Raises InputError for everything that is wrong with the input.
@@ -200,7 +200,7 @@ def _without_known_tokens(index: HybridIndex, data: Collection) -> int | None:
 
 def _of_method(index: HybridIndex, mode: str, k: int) -> dict[str, Any]:
     encoder, used = index.encoder, asdict(index.settings)
-    fusing, feeding = ("alpha", "fusion", "candidates"), ("feedback", "feedback_docs")
+    fusing, feeding = ("alpha", "fusion", "candidates", "fill"), ("feedback", "feedback_docs")
     unused = {"bm25": (*fusing, *feeding), "lorentz": ("analyzer", "k1", "b", "k3", *fusing)}.get(mode, ())
     return {
         "mode": mode,

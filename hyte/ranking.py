@@ -121,16 +121,19 @@ def by_both(allowed: Numbers, scores: Array, inner: Inner, settings: Settings) -
 
     Those have score alpha BM25/max, or less where the last fused score is below that: scores never rise down the list.
 
-    Chosen are BM25's best M, or with M = "all", or where BM25 finds nothing, all allowed chunks. At alpha = 1 a chunk
-    that BM25 does not find is never chosen, which makes that list BM25's own.
+    Chosen are BM25's best M, or with M = "all", or where BM25 finds nothing, all allowed chunks. Where it finds fewer
+    than M, the nearest of the others fill up, if the settings say so. At alpha = 1 a chunk that BM25 does not find
+    is never chosen, which makes that list BM25's own.
     """
-    lexical = by_bm25(allowed, scores)
-    found, limit = lexical.chunks, settings.candidates
-    if settings.alpha < 1.0 and (limit == "all" or len(found) == 0):
-        chosen, rest = allowed, found[:0]
-    else:
-        limit = len(found) if limit == "all" else limit
-        chosen, rest = found[:limit], found[limit:]
+    found = by_bm25(allowed, scores).chunks
+    limit = len(found) if settings.candidates == "all" else settings.candidates
+    chosen, rest = found[:limit], found[limit:]
+    if settings.alpha < 1.0:
+        if settings.candidates == "all" or len(found) == 0:
+            chosen, rest = allowed, found[:0]
+        elif settings.fill and len(found) < limit:
+            others = by_lorentz(allowed[scores[allowed] <= 0], inner)
+            chosen = np.concatenate([found, others.chunks[np.isfinite(others.inner)][: limit - len(found)]])
     bm25, products = scores[chosen], inner(chosen)
     fused = FUSIONS[settings.fusion](bm25, products, settings.alpha)
     best = order(fused, bm25, products, settings.alpha)

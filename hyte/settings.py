@@ -34,6 +34,7 @@ class Settings:
             0; 0 is off. It moves Lorentz scores only.
         feedback_docs: from how many of the first documents that direction comes, at least 1.
         k3: BM25's saturation of a term's frequency in the query, at least 0; None is off, as in the paper.
+        fill: where BM25 finds fewer than M chunks, fuse the nearest others as well; the paper does not.
     """
 
     analyzer: str = "english"
@@ -49,6 +50,7 @@ class Settings:
     feedback: float = 0.0
     feedback_docs: int = 5
     k3: float | None = None
+    fill: bool = True
 
     def __post_init__(self) -> None:
         for name in ("k1", "b", "alpha", "feedback", *(["k3"] if self.k3 is not None else [])):
@@ -57,6 +59,8 @@ class Settings:
             self._make_plain(name, Integral, int)
         if self.candidates != "all":
             self._make_plain("candidates", Integral, int)
+        if not isinstance(self.fill, bool):
+            raise InputError(f"fill must be true or false, not {self.fill!r}")
         check_analyzer(self.analyzer)
         check_chunking(self.window, self.overlap, self.tail)
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):

@@ -63,7 +63,7 @@ def test_search_prints_path_chunk_scores_and_a_marked_snippet(idx, notes, capsys
 
 
 def test_search_json_is_pure_json(idx, notes, capsys):
-    assert main(["search", str(idx), "blue sea", "--json", "-k", "1", "--alpha", "0.3"]) == 0
+    assert main(["search", str(idx), "blue sea", "--json", "-k", "1", "--alpha", "0.9"]) == 0
     out, err = capsys.readouterr()
     (hit,) = json.loads(out)["hits"]
     assert err == ""

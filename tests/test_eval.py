@@ -398,7 +398,9 @@ def configured(*overrides: str) -> dict:
 
 def test_the_defaults_are_the_papers_text():
     found = configured("collection=x")
-    assert found.pop("settings") == Settings("whitespace", 300, 60, False, "exact", 1.2, 0.75, "paper", 0.5, 50)
+    assert found.pop("settings") == Settings(
+        "whitespace", 300, 60, False, "exact", 1.2, 0.75, "paper", 0.5, 50, fill=False
+    )
     assert found == {
         "collection": "x", "artifact": None, "split": "test", "out": None, "mode": "hybrid", "k": 100,
         "drop_same_id": True, "tokenizer": "minilm", "pooling": None, "power": None, "query_power": None,
@@ -411,10 +413,10 @@ def test_the_experiments():
         configured("collection=x", f"experiment={each}") for each in ("paper_reported", "paper", "hyte")
     )
     assert reported["settings"].override(overlap=60) == Settings(
-        "published", None, fusion="paper", alpha=0.5, candidates=50
+        "published", None, fusion="paper", alpha=0.5, candidates=50, fill=False
     )
     assert (reported["mode"], reported["drop_same_id"], reported["artifact"]) == ("bm25", False, None)
-    assert paper["settings"] == Settings("whitespace", 500, 90, fusion="paper", alpha=0.5, candidates=50)
+    assert paper["settings"] == Settings("whitespace", 500, 90, fusion="paper", alpha=0.5, candidates=50, fill=False)
     assert (paper["mode"], paper["pooling"], paper["power"]) == ("hybrid", "oem", 1.0)
     assert ours["settings"] == Settings()
     assert (ours["mode"], ours["pooling"], ours["drop_same_id"]) == ("hybrid", None, True)
@@ -428,7 +430,9 @@ def test_the_overrides():
         "chunking.titled=true", "chunking.tail=paper", "pooling=oem", "pooling.power=inf", "pooling.query_power=2",
         "pooling.radius=0.5", "retrieval.feedback=1", "retrieval.feedback_docs=3",
     )  # fmt: skip
-    assert found.pop("settings") == Settings("alnum", None, 0, True, "paper", 1.2, 0.1, "rrf", 1.0, "all", 1.0, 3)
+    assert found.pop("settings") == Settings(
+        "alnum", None, 0, True, "paper", 1.2, 0.1, "rrf", 1.0, "all", 1.0, 3, fill=False
+    )
     assert found == {
         "collection": "12", "artifact": "a", "split": "dev", "out": "o", "mode": "lorentz", "k": 200,
         "drop_same_id": False, "tokenizer": "t.json", "pooling": "oem", "power": math.inf, "query_power": 2.0,

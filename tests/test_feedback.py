@@ -14,7 +14,7 @@ from tests.conftest import WORDS, write_artifact
 from tests.test_index import corpora, names, queries
 
 DOCUMENTS = {f"d{i}": f"{WORDS[5 + i % 7]} {WORDS[8 + i % 11]} {WORDS[6 + i % 5]}" for i in range(40)} | {"none": "☃ ☃"}
-BASE = Settings(analyzer="alnum", window=None)
+BASE = Settings(analyzer="alnum", window=None, fill=False)
 
 
 def build(encoder, documents=DOCUMENTS, **options) -> HybridIndex:

@@ -24,7 +24,7 @@ DOCUMENTS = {
     "unknown": "☃ ☃☃",
     "empty": "  \n",
 }
-WHOLE = Settings(analyzer="alnum", window=None, fusion="paper")
+WHOLE = Settings(analyzer="alnum", window=None, fusion="paper", fill=False)
 corpora = st.lists(st.lists(st.sampled_from([*WORDS[5:18], "☃"]), max_size=8).map(" ".join), min_size=1, max_size=9)
 queries = st.lists(st.sampled_from([*WORDS[5:18], "☃"]), max_size=4).map(" ".join)
 
@@ -169,6 +169,31 @@ def test_what_only_lorentz_ranks_first_comes_up_if_it_is_among_the_candidates(en
     assert names(index.search("cat", 5, alpha=0.0, candidates=100))[0] == "gold"
     assert names(index.search("cat", 5, alpha=0.0, candidates="all"))[0] == "gold"
     assert "gold" not in names(index.search("cat", 5, alpha=0.0, candidates=10))
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@settings(max_examples=40)
+@given(documents=corpora, query=queries, limit=st.integers(1, 9))
+def test_the_nearest_fill_up_what_bm25_finds_too_little_of(encoder, fusion, documents, query, limit):
+    texts = {str(i): text for i, text in enumerate(documents)}
+    filled, plain = (build(encoder, texts, WHOLE.override(fill=fill, fusion=fusion)) for fill in (True, False))
+    lexical = names(plain.search(query, 99, mode="bm25"))
+    near = [hit.path for hit in plain.search(query, 99, mode="lorentz") if hit.lorentz is not None]
+    assert names(filled.search(query, 99, 1.0, limit)) == lexical
+    hits = filled.search(query, 99, 0.5, limit)
+    if not lexical or len(lexical) >= limit or not near:
+        assert hits == plain.search(query, 99, 0.5, limit)
+        return
+    expected = lexical + [path for path in near if path not in lexical][: limit - len(lexical)]
+    assert sorted(names(hits)) == sorted(expected)
+    every = {hit.path: hit for hit in plain.search(query, 99, 0.5, "all")}
+    assert all((hit.bm25, hit.lorentz) == (every[hit.path].bm25, every[hit.path].lorentz) for hit in hits)
+    fused = FUSIONS[fusion](
+        np.array([every[path].bm25 for path in expected]),
+        np.array([-np.inf if every[path].lorentz is None else every[path].lorentz for path in expected]),
+        0.5,
+    )
+    assert {hit.path: hit.score for hit in hits} == pytest.approx(dict(zip(expected, fused, strict=True)), rel=1e-9)
 
 
 def test_more_results_than_there_are(index):
