@@ -61,7 +61,7 @@ soak: .venv ## 1,000 kills, every flip and truncation, ten minutes of damaged fi
 latency: .venv ## what opening, searching and adding cost on one core, at 1,500 chunks and, for adding, at 59,216
 	$(BIN)/python -m eval.latency $(DATA)/beir/scifact.zip --chunks 1500 --grown 59216
 
-demo: .venv ## train, export, evaluate, index and search the built-in collection, 3 minutes
+demo: .venv ## train, export, evaluate, index and search the built-in collection, 2 to 6 minutes
 	$(BIN)/python demo.py --out $(DEMO)
 
 # The README's tables. Training is done once; rm -r outputs/table starts afresh.
@@ -93,11 +93,11 @@ $(foreach mean,$(MEANS),$(eval $(call MEAN,$(mean))))
 $(TABLE)/%/artifact: $(TABLE)/%/checkpoint.safetensors
 	$(BIN)/python -m export.run checkpoint=$(TABLE)/$* out=$@ && touch $@
 
-bm25: .venv
+bm25: .venv ## rows that need no training: BM25 over white space
 	$(EVALUATE) retrieval.mode=bm25
-bm25-hyte: .venv
+bm25-hyte: .venv ## BM25 over English stems
 	$(EVALUATE) experiment=hyte retrieval.mode=bm25
-reported: .venv
+reported: .venv ## what was published
 	$(EVALUATE) experiment=paper_reported
 lorentz-%: $(TABLE)/%/artifact
 	$(EVALUATE) artifact=$< experiment=hyte retrieval.mode=lorentz

@@ -90,7 +90,18 @@ def _gone(index: HybridIndex, paths: list[Path], folder: Path) -> list[str]:
     """The indexed files below these folders that are there no more."""
     folders = tuple(os.path.join(os.path.realpath(path), "") for path in paths if path.is_dir())
     files = ((name, to_file(name, folder)) for name in index.paths)
-    return [name for name, file in files if file.startswith(folders) and not os.path.lexists(file)]
+    return [name for name, file in files if file.startswith(folders) and _is_gone(file)]
+
+
+def _is_gone(file: str) -> bool:
+    """Whether there is no such file; False where a folder that may not be looked into hides the answer."""
+    try:
+        os.lstat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _holds(index: HybridIndex, folder: Path) -> str:

@@ -443,3 +443,15 @@ def test_check_reads_what_opening_does_not(idx, capsys):
         main(["check", str(idx)])
     assert stopped.value.code == 2
     assert f"idx.bin: section points (offset {place}) is damaged" in capsys.readouterr().err
+
+
+def test_a_folder_that_may_not_be_looked_into_does_not_count_as_gone(monkeypatch, tmp_path):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    from hyte import cli
+
+    assert cli._is_gone(str(tmp_path / "missing"))
+    assert not cli._is_gone(str(tmp_path))
+    monkeypatch.setattr(cli.os, "lstat", refused)
+    assert not cli._is_gone(str(tmp_path / "hidden" / "note.txt"))
