@@ -34,7 +34,7 @@ MEAN_shipped-again := run-3 run-4 taught-3 taught-4
 .SECONDARY:  # keep the artifacts of table
 
 help:
-	@grep -E '^[a-z.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
+	@grep -E '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
 
 .venv: .venv/.complete ## set-up alone: a virtual environment with every extra
 

@@ -100,7 +100,7 @@ def _is_gone(file: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
-        return False
+        pass
     return False
 
 
